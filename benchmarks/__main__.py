@@ -64,7 +64,10 @@ JOBS = {
     "history": Job(cases.history, "SQL: files and bytes by day and operation"),
     "diff": Job(cases.diff, "what is different between two versions"),
     "checkpoint": Job(cases.checkpoint, "make one of a table that is open", DELTA),
-    "replay": Job(checkpoints.run, "what checkpoints and codecs are worth; a slow wire", ()),
+    "replay": Job(checkpoints.run, "what checkpoints and codecs are worth", ()),
+    "wire": Job(
+        checkpoints.wire, "open over S3 with a delay, with and without a checkpoint", DELTA
+    ),
     "commit": Job(commits.run, "1, 4 and 16 processes on one table: disk with fsync, S3", DELTA),
     "import": Job(cases.importing, "until a package is imported"),
     "growth": Job(cases.growth, "cost by commits, files, columns, predicates, with its slope"),

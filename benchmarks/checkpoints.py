@@ -1,15 +1,16 @@
-"""What checkpoints are worth: opening with and without one, the next one, codecs, a slow wire.
+"""What checkpoints are worth: opening with and without one, the next one, codecs; a slow wire.
 
 Opening is measured by the number of commits, once by replay and once from a checkpoint of the last
 one. `checkpoint again` is the next checkpoint after ten commits. Codecs are measured on the lines
 of commits, which is what a log consists of. Over the wire, a server on this machine is reached
-through a proxy that delays.
+through a proxy that delays and counts requests; deltalake opens a table of its own there.
 """
 
 import contextlib
 import os
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from benchmarks.cases import Setting, row, table
@@ -25,12 +26,15 @@ TITLES = {
     "codec": "compress and decompress the lines of commits",
     "codec ratio": "how many times smaller the lines become",
     "slow wire": "open over S3 with a delay",
+    "wire requests": "open over S3: requests",
 }
 COMMITS, QUICK_COMMITS = (10, 100, 1000, 10_000), (10, 100)
 AGAIN, QUICK_AGAIN = [Shape(5, 2000, 10), Shape(50, 20_000, 10)], [Shape(5, 2000, 10)]
 LARGE = Shape(500, 20_000, 10)
 CODECS = ("none", "gzip", "zstd", "snappy", "lz4")
 TRIPS, QUICK_TRIPS = (20, 100), (20,)
+WIRE_COMMITS, QUICK_WIRE_COMMITS = (1000, 10_000), (100,)
+UPLOADS = 16  # at a time
 FILES_A_COMMIT = 2
 _LEVEL = 6  # of gzip
 
@@ -41,7 +45,6 @@ def run(setting):
     yield from replaying(alone)
     yield from again(alone)
     yield from codecs(alone)
-    yield from wire(alone)
 
 
 def replaying(setting):
@@ -102,24 +105,40 @@ def _timed(job):
 
 
 def wire(setting):
-    """The same table with and without a checkpoint, behind a wire of some length."""
-    commits = QUICK_COMMITS[-1] if setting.quick else 1000
+    """The same tables with and without a checkpoint, behind a wire of some length."""
+    engines = [OURS, *(who for who in setting.peers if who == "deltalake")]
     with contextlib.ExitStack() as places:
         try:
             proxy = places.enter_context(Proxy(places.enter_context(seaweedfs())))
         except NoServer as error:
             print(f"No figures for the wire: {error}")
             return
-        uris = {}
-        for words, shape in _with_and_without(commits):
-            uris[words] = f"s3://{BUCKET}/wire-{uuid.uuid4().hex}"
-            _upload(table(setting, OURS, shape), uris[words], proxy.url)
-        for trip in QUICK_TRIPS if setting.quick else TRIPS:
-            proxy.round_trip = trip / 1000
-            for words, uri in uris.items():
-                job = {OURS: lambda uri=uri: measure(OURS, "open_s3", uri, proxy.url)}
-                shape = f"{commits:,} commits, {words}, + {trip} ms"
-                yield in_turn("slow wire", shape, job, setting.few())
+        for commits in QUICK_WIRE_COMMITS if setting.quick else WIRE_COMMITS:
+            for words, shape in _with_and_without(commits):
+                yield from _over_wire(
+                    setting, proxy, engines, f"{commits:,} commits, {words}", shape
+                )
+
+
+def _over_wire(setting, proxy, engines, words, shape):
+    proxy.round_trip = 0
+    uris = {who: f"s3://{BUCKET}/wire-{uuid.uuid4().hex}" for who in engines}
+    for who, uri in uris.items():
+        _upload(table(setting, who, shape), uri, proxy.url)
+    asked = {}
+
+    def job(who):
+        proxy.counts.clear()
+        found = measure(who, "open_s3", uris[who], proxy.url)
+        # The first measurement is made twice: its least is what one run asks.
+        asked[who] = min(sum(proxy.counts.values()), asked.get(who, float("inf")))
+        return found
+
+    jobs = {who: lambda who=who: job(who) for who in engines}
+    for trip in QUICK_TRIPS if setting.quick else TRIPS:
+        proxy.round_trip = trip / 1000
+        yield in_turn("slow wire", f"{words}, + {trip} ms", jobs, setting.few())
+    yield [Figure("wire requests", words, who, (asked[who],), unit="requests") for who in engines]
 
 
 def s3_options(url):
@@ -136,8 +155,17 @@ def _upload(root, uri, url):
     from arrowlog.storage import open_store
 
     store = open_store(uri, s3_options(url))
-    for folder, _, names in os.walk(os.path.join(root, "_transaction_log")):
-        for name in names:
-            with open(os.path.join(folder, name), "rb") as file:
-                key = os.path.relpath(os.path.join(folder, name), root)
-                store.put_if_absent(key, file.read())
+
+    def put(path):
+        with open(path, "rb") as file:
+            store.put_if_absent(os.path.relpath(path, root), file.read())
+
+    logs = [name for name in ("_transaction_log", "_delta_log") if os.path.isdir(f"{root}/{name}")]
+    paths = [
+        os.path.join(folder, name)
+        for log in logs
+        for folder, _, names in os.walk(os.path.join(root, log))
+        for name in names
+    ]
+    with ThreadPoolExecutor(UPLOADS) as pool:
+        list(pool.map(put, paths))

@@ -12,6 +12,7 @@ from arrowlog.decode.decoder import (
     decode_buffer,
     start_decode,
 )
+from arrowlog.decode.line_splitter import contains_octets
 from arrowlog.decode.row_decoder import (
     CommitInfo,
     commit_info_from_row,
@@ -62,6 +63,7 @@ __all__ = [
     "StatsMember",
     "commit_info_from_row",
     "concat_column_bytes",
+    "contains_octets",
     "decode_buffer",
     "decode_columns",
     "decode_file_entries",

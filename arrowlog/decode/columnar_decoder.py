@@ -25,13 +25,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import data_span, make_array, make_scalar, repeat_bool
-from arrowlog.decode.line_splitter import LineLayout, line_end, split_blocks, split_lines
-from arrowlog.fork_safety import pl
+from arrowlog.arrays import concat_bytes, data_span, make_array, make_scalar, repeat_bool
+from arrowlog.decode.line_splitter import (
+    LineLayout,
+    cut_lines,
+    int64_array,
+    line_end,
+    split_blocks,
+    split_lines,
+)
 from arrowlog.formats import STATS_COUNTS, STATS_MAPS, FieldKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from arrowlog.formats import ActionFields
 
@@ -45,12 +53,12 @@ _SHAPELESS_MIN_SAMPLES = 8
 _JSON_CONSTANTS = {"true": True, "false": False, "null": None}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TemplateSlot:
     """A position in a template where lines have different values.
 
     `index` identifies the slot within its template. A slot holds either numbers or the content of
-    JSON strings.
+    JSON strings. Slots are compared by identity, which makes them fast keys.
     """
 
     index: int
@@ -83,11 +91,25 @@ class LineTemplate:
     parts: list[str | TemplateSlot] = field(default_factory=list)
     leaves: dict[JsonPath, TemplateLeaf] = field(default_factory=dict)
     spans: dict[JsonPath, tuple[int, int]] = field(default_factory=dict)
+    # What follows from the above; computed once, because most templates decode many blocks.
+    plan: TemplatePlan | None = None
 
-    @property
-    def slots(self) -> list[TemplateSlot]:
-        """The slots of the template, in order."""
-        return [part for part in self.parts if isinstance(part, TemplateSlot)]
+
+@dataclass(frozen=True, slots=True)
+class TemplatePlan:
+    """How to cut lines and what becomes of the values.
+
+    `slots` are in the order of the values in a line. `groups` are the indexes of the values that
+    are kept as text, and of the others: the buffer of the latter can be freed. `columns` are the
+    name, kind and content of each column that has one scalar of a line; `joined` are the name and
+    the parts of each column that has JSON text.
+    """
+
+    layout: LineLayout
+    slots: list[TemplateSlot]
+    groups: tuple[list[int], list[int]]
+    columns: list[tuple[str, FieldKind, TemplateLeaf]]
+    joined: list[tuple[str, list[str | TemplateSlot]]]
 
 
 class TemplateMismatch(Exception):
@@ -120,24 +142,22 @@ def build_template(
             return None  # a value contains a comma, or two values share a field
     except (TemplateMismatch, ValueError, RecursionError):
         return None
-    if len(samples) >= _SHAPELESS_MIN_SAMPLES and not count_fitting(template, samples):
+    if len(samples) >= _SHAPELESS_MIN_SAMPLES and not any(which_fit(template, samples)):
         return None
     if samples:
         _fix_constants(template, line, samples)
     return template
 
 
-def count_fitting(template: LineTemplate, lines: Sequence[bytes]) -> int:
-    """Return how many lines have the constant texts of a template, whatever their values are."""
+def which_fit(template: LineTemplate, lines: Sequence[bytes]) -> Iterator[bool]:
+    """Yield for each line whether it has the constant texts of a template, whatever its values."""
     fields = [(item.before.encode(), item.after.encode()) for item in split_template(template)]
-    return sum(
-        len(pieces) == len(fields)
-        and all(
+    for line in lines:
+        pieces = line.split(b",")
+        yield len(pieces) == len(fields) and all(
             piece.startswith(before) and piece.endswith(after)
             for (before, after), piece in zip(fields, pieces, strict=True)
         )
-        for pieces in (line.split(b",") for line in lines)
-    )
 
 
 def _fix_constants(template: LineTemplate, line: str, samples: Sequence[bytes]) -> None:
@@ -358,13 +378,14 @@ class TemplateMatch:
     """The result of matching `count` lines against a template.
 
     `columns` are the columns of the matching lines, whose indexes are `rows` (None: all lines
-    match). `odd` are the other lines with their indexes.
+    match). `odd` has the other lines, with their line feeds, and `odd_rows` their indexes.
     """
 
     columns: ActionColumns
     count: int
-    rows: pl.Series | None = None
-    odd: Sequence[tuple[int, bytes]] = ()
+    rows: NDArray[np.int64] | None = None
+    odd: bytes | memoryview = b""
+    odd_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,11 +394,6 @@ class LineBlock:
 
     data: bytes | memoryview
     count: int
-
-    @classmethod
-    def join(cls, texts: Sequence[bytes]) -> LineBlock:
-        """Build a buffer from lines without their line feeds."""
-        return cls(b"\n".join([*texts, b""]), len(texts))
 
     def texts(self) -> list[bytes]:
         """Return each line without its line feed."""
@@ -401,18 +417,20 @@ def decode_matching_lines(
     Malformed input is not an error here: a piece that cannot be verified is returned as lines that
     do not match. `merge_matches` must compare the sum of `count` with the number of lines.
     """
-    fields = split_template(template)
+    if template.plan is None:
+        template.plan = _plan(template)
     try:
-        lines = _split_piece(data, template, fields, pool)
+        lines = _split_piece(data, template.plan, pool)
         failed = FailureMasks()
         values = {
             slot: _check_number(failed, value, pool) if slot.number else value
             for slot, value in lines.values.items()
         }
-        return _build_match(data, template, lines, values, failed, pool)
+        return _build_match(data, template.plan, lines, values, failed, pool)
     except (TemplateMismatch, pa.ArrowInvalid):  # the row decoder reports what it is
-        texts = bytes(data).split(b"\n")[:-1]
-        return TemplateMatch({}, len(texts), pl.Series([], dtype=pl.Int64), list(enumerate(texts)))
+        text = bytes(data)
+        count = text.count(b"\n")
+        return TemplateMatch({}, count, np.zeros(0, np.int64), text, np.arange(count))
 
 
 def merge_matches(pieces: Sequence[TemplateMatch], count: int) -> TemplateMatch | None:
@@ -431,17 +449,15 @@ def merge_matches(pieces: Sequence[TemplateMatch], count: int) -> TemplateMatch 
     }
     if all(piece.rows is None for piece in pieces):
         return TemplateMatch(columns, count)
-    rows: list[pl.Series] = []
-    odd: list[tuple[int, bytes]] = []
+    rows: list[NDArray[np.int64]] = []
+    odd_rows: list[NDArray[np.int64]] = []
     start = 0
     for piece in pieces:
-        piece_rows = piece.rows
-        if piece_rows is None:
-            piece_rows = pl.int_range(piece.count, dtype=pl.Int64, eager=True)
-        rows.append(piece_rows + start)
-        odd += [(row + start, text) for row, text in piece.odd]
+        rows.append((np.arange(piece.count) if piece.rows is None else piece.rows) + start)
+        odd_rows.append(piece.odd_rows + start)
         start += piece.count
-    return TemplateMatch(columns, count, pl.concat(rows), odd)
+    odd = pieces[0].odd if len(pieces) == 1 else b"".join(piece.odd for piece in pieces)
+    return TemplateMatch(columns, count, np.concatenate(rows), odd, np.concatenate(odd_rows))
 
 
 def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
@@ -460,35 +476,51 @@ class _SplitPiece:
 
     values: SlotValues
     count: int
-    rows: pl.Series | None
+    rows: NDArray[np.int64] | None
+
+
+def _plan(template: LineTemplate) -> TemplatePlan:
+    """Plan the decoding of lines of a template."""
+    layout = LineLayout()
+    fields = split_template(template)
+    for item in fields:
+        layout.add_field(item.before.encode(), None if item.slot is None else item.after.encode())
+    layout.close()
+    slots = [item.slot for item in fields if item.slot is not None]
+    columns: list[tuple[str, FieldKind, TemplateLeaf]] = []
+    for path, leaf in template.leaves.items():
+        kind = field_kind_at(template, path)
+        if kind is not None and leaf != TemplateConstant(None) and _has_column(kind, path):
+            kind = FieldKind.INT if kind is FieldKind.STATS and is_count_path(path) else kind
+            columns.append((".".join(path[1:]), kind, leaf))
+    joined = []
+    for path, (start, stop) in template.spans.items():
+        parts = template.parts[start:stop]
+        if field_kind_at(template, path) is FieldKind.STATS:
+            parts = [p.replace('\\"', '"') if isinstance(p, str) else p for p in parts]
+        joined.append((path[1], parts))
+    texts = {
+        leaf
+        for _, kind, leaf in columns
+        if isinstance(leaf, TemplateSlot) and not leaf.number and kind is not FieldKind.WORD
+    }
+    kept = [index for index, slot in enumerate(slots) if slot in texts]
+    others = [index for index, slot in enumerate(slots) if slot not in texts]
+    return TemplatePlan(layout, slots, (kept, others), columns, joined)
 
 
 def _split_piece(
-    data: bytes | memoryview,
-    template: LineTemplate,
-    fields: Sequence[TemplateField],
-    pool: pa.MemoryPool | None,
+    data: bytes | memoryview, plan: TemplatePlan, pool: pa.MemoryPool | None
 ) -> _SplitPiece:
     """Cut the values of all slots out of the lines of a piece, block by block."""
-    layout = LineLayout()
-    for item in fields:
-        after = None if item.slot is None else item.after.encode()
-        layout.add_field(item.before.encode(), after)
-    layout.close()
-    slots = [item.slot for item in fields if item.slot is not None]
-    # What is kept as text has a buffer of its own: that of the other values can be freed.
-    text_slots = _text_slots(template)
-    groups = [
-        [index for index, slot in enumerate(slots) if (slot in text_slots) == kept]
-        for kept in (True, False)
-    ]
+    slots = plan.slots
     chunks: dict[TemplateSlot, list[pa.Array]] = {slot: [] for slot in slots}
-    rows: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    rows: list[NDArray[np.int64]] = []
     count = num_matching = 0
     for block in split_blocks(data):
-        lines = split_lines(block, layout, groups, pool)
+        lines = split_lines(block, plan.layout, plan.groups, pool)
         size = lines.num_matching
-        for group, texts in zip(groups, lines.values, strict=True):
+        for group, texts in zip(plan.groups, lines.values, strict=True):
             for place, index in enumerate(group):
                 chunks[slots[index]].append(texts.slice(place * size, size))
         rows.append((np.arange(size) if lines.rows is None else lines.rows) + count)
@@ -497,23 +529,7 @@ def _split_piece(
     values = {slot: pa.chunked_array(parts, pa.string()) for slot, parts in chunks.items()}
     if num_matching == count:
         return _SplitPiece(values, count, None)
-    return _SplitPiece(values, count, pl.Series(np.concatenate(rows), dtype=pl.Int64))
-
-
-def _text_slots(template: LineTemplate) -> set[TemplateSlot]:
-    """Return the slots whose values are the texts of a column."""
-    return {
-        leaf
-        for path, leaf in template.leaves.items()
-        if isinstance(leaf, TemplateSlot)
-        and not leaf.number
-        and field_kind_at(template, path) in (FieldKind.TEXT, FieldKind.FLAT, FieldKind.STATS)
-    }
-
-
-def _num_bytes(texts: pa.ChunkedArray) -> int:
-    """Return the total number of bytes in all texts."""
-    return sum(stop - start for start, stop in map(data_span, texts.chunks))
+    return _SplitPiece(values, count, np.concatenate(rows))
 
 
 def concat_column_bytes(texts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
@@ -559,17 +575,25 @@ def _is_canonical(text: pa.ChunkedArray, number: pa.ChunkedArray) -> bool:
     right, each one is. Sizes and timestamps mostly pass, which saves formatting them; that takes
     three times as long.
     """
-    numbers, chars = pc.min_max(number), pc.min_max(concat_column_bytes([text]))
-    low, high = numbers["min"].as_py(), numbers["max"].as_py()
-    if low is None or chars["min"].as_py() < 48 or chars["max"].as_py() > 57:  # "0" to "9"
+    if not len(text):
         return False
-    width = len(str(low))
-    return width == len(str(high)) and _num_bytes(text) == width * len(text)
+    octets = [np.frombuffer(concat_bytes(chunk), np.uint8) for chunk in text.chunks if len(chunk)]
+    if any(not len(part) or part.min() < 48 or part.max() > 57 for part in octets):  # "0" to "9"
+        return False
+    numbers = [
+        np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset : chunk.offset + len(chunk)]
+        for chunk in number.chunks
+        if len(chunk)
+    ]
+    width = len(str(min(int(part.min()) for part in numbers)))
+    return width == len(str(max(int(part.max()) for part in numbers))) and sum(
+        map(len, octets)
+    ) == width * len(text)
 
 
 def _build_match(
     data: bytes | memoryview,
-    template: LineTemplate,
+    plan: TemplatePlan,
     lines: _SplitPiece,
     values: SlotValues,
     failed: FailureMasks,
@@ -578,21 +602,21 @@ def _build_match(
     """Build the result for the lines that were split, less those in the masks `failed`."""
     rows = lines.rows
     if rows is None and not failed:
-        return TemplateMatch(_to_columns(template, values, lines.count, pool), lines.count)
-    every_row = pl.int_range(lines.count, dtype=pl.Int64, eager=True)
-    rows = every_row if rows is None else rows
+        return TemplateMatch(_to_columns(plan, values, lines.count, pool), lines.count)
+    rows = np.arange(lines.count) if rows is None else rows
     if failed:
         any_failed = failed[0]
         for mask in failed[1:]:
             any_failed = pc.or_(any_failed, mask)
         passed = pc.invert(any_failed)
-        rows = rows.filter(pl.Series(pl.from_arrow(passed)))
+        rows = rows[np.array(passed.to_pylist(), np.bool_)]
         values = {slot: value.filter(passed) for slot, value in values.items()}
-    texts = bytes(data).split(b"\n")
-    matching = set(rows.to_list())
-    odd = [(row, texts[row]) for row in range(lines.count) if row not in matching]
-    columns = _to_columns(template, values, rows.len(), pool) if rows.len() else {}
-    return TemplateMatch(columns, lines.count, rows, odd)
+    is_odd = np.ones(lines.count, np.bool_)
+    is_odd[rows] = False
+    odd_rows = np.flatnonzero(is_odd)
+    odd = concat_bytes(pc.take(cut_lines(data), int64_array(odd_rows)))
+    columns = _to_columns(plan, values, len(rows), pool) if len(rows) else {}
+    return TemplateMatch(columns, lines.count, rows, odd, odd_rows)
 
 
 def _join_parts(
@@ -618,20 +642,14 @@ def _to_string(value: pa.ChunkedArray, pool: pa.MemoryPool | None) -> pa.Chunked
 
 
 def _to_columns(
-    template: LineTemplate, values: SlotValues, count: int, pool: pa.MemoryPool | None
+    plan: TemplatePlan, values: SlotValues, count: int, pool: pa.MemoryPool | None
 ) -> ActionColumns:
     """Build the columns of an action from the slot values and the constants of its template."""
-    columns: ActionColumns = {}
-    for path, leaf in template.leaves.items():
-        kind = field_kind_at(template, path)
-        if kind is not None and leaf != TemplateConstant(None) and _has_column(kind, path):
-            kind = FieldKind.INT if kind is FieldKind.STATS and is_count_path(path) else kind
-            columns[".".join(path[1:])] = _to_column(kind, leaf, values, count, pool)
-    for path, (start, stop) in template.spans.items():
-        parts = template.parts[start:stop]
-        if field_kind_at(template, path) is FieldKind.STATS:
-            parts = [p.replace('\\"', '"') if isinstance(p, str) else p for p in parts]
-        columns[path[1]] = _join_parts(parts, values, count, pool)
+    columns: ActionColumns = {
+        name: _to_column(kind, leaf, values, count, pool) for name, kind, leaf in plan.columns
+    }
+    for name, parts in plan.joined:
+        columns[name] = _join_parts(parts, values, count, pool)
     return columns
 
 

@@ -33,11 +33,11 @@ from arrowlog.decode.columnar_decoder import (
     LineTemplate,
     TemplateMatch,
     build_template,
-    count_fitting,
     decode_matching_lines,
     merge_matches,
+    which_fit,
 )
-from arrowlog.decode.line_splitter import find_line_feeds
+from arrowlog.decode.line_splitter import cut_lines, int64_array
 from arrowlog.decode.row_decoder import (
     COMMIT_INFO_PREFIX,
     CommitInfoLines,
@@ -50,7 +50,6 @@ from arrowlog.decode.row_decoder import (
     to_protocol,
 )
 from arrowlog.errors import LogCorrupt
-from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import (
     COMPRESSED_FIRST_BYTES,
     INDEXTABLES,
@@ -292,21 +291,16 @@ class LineBuffer:
 
     def _add_batch(self, data: bytes | memoryview, ends: NDArray[np.int64]) -> None:
         """Add the lines of many plain files, each of which ends with a line feed."""
-        stops = find_line_feeds(data) + 1
+        lines = cut_lines(data)
+        stops = np.frombuffer(lines.buffers()[1], np.int32)[1:].astype(np.int64)
         # Per file: the index of its first line, and the index after its last line.
         line_stops = np.searchsorted(stops, ends) + 1
         line_starts = np.concatenate([np.zeros(1, np.int64), line_stops[:-1]])
         num_lines = line_stops - line_starts
-        # Together with a leading 0, the ends of the lines are the offsets of a binary array over
-        # `data`, which needs no copy of the text.
-        offsets = np.concatenate([np.zeros(1, np.int32), stops.astype(np.int32)])
-        lines = pa.Array.from_buffers(
-            pa.binary(), len(stops), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-        )
         bases = (np.arange(len(ends)) + len(self.names)) << SEQ_LINE_BITS
         numbers = np.arange(1, len(stops) + 1) + np.repeat(bases - line_starts, num_lines)
-        self._add_checksums(data, stops[line_starts], ends, lines.take(_to_int64(line_starts)))
-        self._separate(NonAddLines(_to_int64(numbers), lines))
+        self._add_checksums(data, stops[line_starts], ends, lines.take(int64_array(line_starts)))
+        self._separate(NonAddLines(int64_array(numbers), lines))
         self.lines += num_lines.tolist()
 
     def _separate(self, batch: NonAddLines) -> None:
@@ -383,7 +377,7 @@ class LineBuffer:
     ) -> None:
         """Record the sequence numbers of a file's buffered lines and its separated lines."""
         first_seq = base + first_kept
-        self.seq_numbers.append(make_array(range(first_seq, first_seq + num_kept), pa.int64()))
+        self.seq_numbers.append(int64_array(np.arange(first_seq, first_seq + num_kept)))
         if separated:
             seq = make_array([base + line for line, _ in separated], pa.int64())
             self.non_add_lines.append(
@@ -394,11 +388,6 @@ class LineBuffer:
 def concat_typed_arrays(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     """Concatenate arrays of type `kind`; no arrays give an empty array."""
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays([*arrays, pa.nulls(0, kind)])
-
-
-def _to_int64(numbers: NDArray[np.int64]) -> pa.Array:
-    """Return numbers as an Arrow array, without a copy."""
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _with_line_feed(text: bytes) -> bytes:
@@ -422,7 +411,7 @@ _MIN_MATCHED_SHARE = 8
 # Templates tried per buffer. Lines that match none of them go to the row decoder.
 MAX_TEMPLATE_ROUNDS = 16
 # Below this many lines, the row decoder is as fast as the schema decoder.
-SCHEMA_MIN_LINES = 64
+SCHEMA_MIN_LINES = 400
 # Where sample lines are taken from, in thousandths of the buffer. The first position supplies the
 # template. The distances are uneven because lines may repeat at regular intervals.
 SAMPLE_POSITIONS = (443, 61, 211, 353, 607, 787, 907)
@@ -495,7 +484,7 @@ class PendingDecode:
     actions: ActionBatch
     view: memoryview
     lines: LineBlock
-    seq: pl.Series
+    seq: pa.Array
     shape: LineTemplate | None
     pieces: list[Future[TemplateMatch]]
     pool: Executor | None = None
@@ -515,11 +504,10 @@ class PendingDecode:
                 matches = [
                     decode_matching_lines(piece, template, memory) for piece in self.lines.pieces()
                 ]
+            left = _decode_by_template(self.actions, self.lines, self.seq, self.shape, matches)
             if self.columnar:
-                rest = _decode_by_template(self.actions, self.lines, self.seq, self.shape, matches)
-                _decode_by_schema(self.actions, *rest, self.pool, self.memory)
-            else:
-                _decode_rows(self.actions, self.seq.to_list(), self.lines.texts())
+                left = _decode_without_shape(self.actions, *left, self.pool, self.memory)
+            _decode_rows(self.actions, left[1].to_pylist(), left[0].texts())
         finally:
             wait(self.pieces)
             self.view.release()
@@ -560,7 +548,7 @@ def start_decode(
         actions,
         view,
         lines,
-        _seq_series(concat_typed_arrays(window.seq_numbers, pa.int64())),
+        concat_typed_arrays(window.seq_numbers, pa.int64()),
         template,
         pieces,
         pool,
@@ -572,8 +560,9 @@ def start_decode(
         if columnar and len(non_adds.seq) >= COLUMNAR_MIN_LINES:
             other_lines = LineBlock(concat_bytes(non_adds.lines), len(non_adds.seq))
             first = _match_picked(other_lines, fields)
-            rest = _decode_by_template(actions, other_lines, _seq_series(non_adds.seq), *first)
-            _decode_by_schema(actions, *rest, None, window.pool)
+            left = _decode_by_template(actions, other_lines, non_adds.seq, *first)
+            left = _decode_without_shape(actions, *left, None, window.pool)
+            _decode_rows(actions, left[1].to_pylist(), left[0].texts())
         else:
             texts = [text[:-1] for text in non_adds.lines.to_pylist()]
             _decode_rows(actions, non_adds.seq.to_pylist(), texts)
@@ -607,10 +596,6 @@ def _take_commit_infos(actions: ActionBatch, non_adds: NonAddLines) -> NonAddLin
     return others if rejected is None else NonAddLines.join([others, candidates.filter(rejected)])
 
 
-def _seq_series(seq: pa.Array) -> pl.Series:
-    return pl.Series(pl.from_arrow(seq), dtype=pl.Int64)
-
-
 def decode_buffer(window: LineBuffer, *, columnar: bool = True) -> ActionBatch:
     """Return all actions in the window, decoded in the calling thread.
 
@@ -620,10 +605,10 @@ def decode_buffer(window: LineBuffer, *, columnar: bool = True) -> ActionBatch:
 
 
 def _match_picked(
-    lines: LineBlock, fields: ActionFields
+    lines: LineBlock, fields: ActionFields, *, common: bool = True
 ) -> tuple[LineTemplate | None, list[TemplateMatch]]:
     """Pick a template from the lines and match all lines against it."""
-    template = _pick_template(lines, fields)
+    template = _pick_template(lines, fields, common=common)
     if template is None:
         return None, []
     return template, [decode_matching_lines(piece, template) for piece in lines.pieces()]
@@ -632,75 +617,97 @@ def _match_picked(
 def _decode_by_template(
     actions: ActionBatch,
     lines: LineBlock,
-    seq: pl.Series,
+    seq: pa.Array,
     template: LineTemplate | None,
     pieces: Sequence[TemplateMatch],
-) -> tuple[LineBlock, pl.Series]:
+    *,
+    common: bool = True,
+) -> tuple[LineBlock, pa.Array]:
     """Decode lines in rounds: match a template, then pick one from the lines that did not match.
 
-    `pieces` are the matches of `template`. Returns the lines that are left after the last round,
-    and their sequence numbers.
+    `pieces` are the matches of `template`; `common` as in `_pick_template`. Returns the lines that
+    are left after the last round, and their sequence numbers.
     """
     for _ in range(MAX_TEMPLATE_ROUNDS):
         merged = merge_matches(pieces, lines.count)
         if template is None or merged is None:
             break
-        matched_seq = seq if merged.rows is None else seq.gather(merged.rows)
-        table = pa.table({"seq": matched_seq.to_arrow(), **merged.columns})
-        actions.tables[template.action].append(table)
-        if not merged.odd:
-            return LineBlock.join([]), seq[:0]
-        seq = seq.gather([row for row, _ in merged.odd])
-        lines = LineBlock.join([text for _, text in merged.odd])
-        if not _worth_columnar(lines) or matched_seq.len() < lines.count // _MIN_MATCHED_SHARE:
+        matched_seq = seq if merged.rows is None else seq.take(int64_array(merged.rows))
+        actions.tables[template.action].append(pa.table({"seq": matched_seq, **merged.columns}))
+        seq = seq.take(int64_array(merged.odd_rows))
+        lines = LineBlock(merged.odd, len(seq))
+        if not _worth_columnar(lines) or len(matched_seq) < lines.count // _MIN_MATCHED_SHARE:
             break
-        template, pieces = _match_picked(lines, actions.format.actions)
+        template, pieces = _match_picked(lines, actions.format.actions, common=common)
     return lines, seq
+
+
+def _decode_without_shape(
+    actions: ActionBatch,
+    lines: LineBlock,
+    seq: pa.Array,
+    pool: Executor | None,
+    memory: pa.MemoryPool | None,
+) -> tuple[LineBlock, pa.Array]:
+    """Decode lines that share their fields, and then lines of which some share a template.
+
+    Returns the lines that are left, and their sequence numbers.
+    """
+    if lines.count < SCHEMA_MIN_LINES:
+        return lines, seq
+    lines, seq = _decode_by_schema(actions, lines, seq, pool, memory)
+    if not _worth_columnar(lines):
+        return lines, seq
+    first = _match_picked(lines, actions.format.actions, common=False)
+    return _decode_by_template(actions, lines, seq, *first, common=False)
 
 
 def _decode_by_schema(
     actions: ActionBatch,
     lines: LineBlock,
-    seq: pl.Series,
+    seq: pa.Array,
     pool: Executor | None,
     memory: pa.MemoryPool | None,
-) -> None:
-    """Decode lines that share their fields, if not a template, and the others row by row."""
-    if lines.count < SCHEMA_MIN_LINES:
-        _decode_rows(actions, seq.to_list(), lines.texts())
-        return
+) -> tuple[LineBlock, pa.Array]:
+    """Decode lines that share their fields; returns the lines that are left, and their numbers."""
     # Imported here: the lines of most logs share a template.
     from arrowlog.decode.schema_decoder import decode_by_schema
 
     fields = actions.format.actions
-    left_seqs: list[int] = []
-    left_texts: list[bytes] = []
-    decode = partial(decode_by_schema, fields=fields, pool=memory)
+    decode = partial(decode_by_schema, fields=fields, min_lines=SCHEMA_MIN_LINES, pool=memory)
+    left_seqs: list[pa.Array] = []
+    left_lines: list[bytes | memoryview] = []
     start = 0
     for matches, left in (pool.map if pool else map)(decode, lines.pieces()):
+        piece_seq = seq.slice(start, left.num_lines)
         for match in matches:
-            rows = pl.Series(pl.from_arrow(match.rows)) + start
-            table = pa.table({"seq": seq.gather(rows).to_arrow(), **match.columns})
+            table = pa.table({"seq": piece_seq.take(match.rows), **match.columns})
             actions.tables[match.action].append(table)
-        left_seqs += seq.gather(pl.Series(pl.from_arrow(left.rows)) + start).to_list()
-        left_texts += [text[:-1] for text in left.texts.to_pylist()]
+        left_seqs.append(piece_seq.take(left.rows))
+        left_lines.append(concat_bytes(left.texts))
         start += left.num_lines
-    _decode_rows(actions, left_seqs, left_texts)
+    left_seq = concat_typed_arrays(left_seqs, pa.int64())
+    return LineBlock(b"".join(left_lines), len(left_seq)), left_seq
 
 
 def _pick_template(
-    lines: LineBlock, fields: ActionFields, known: LineTemplate | None = None
+    lines: LineBlock,
+    fields: ActionFields,
+    known: LineTemplate | None = None,
+    *,
+    common: bool = True,
 ) -> LineTemplate | None:
     """Return the template of a valid line near the middle, or None if no candidate has one.
 
     The other samples tell which values are the same everywhere and become constants. If all samples
-    fit the template `known`, that one is returned.
+    fit the template `known`, that one is returned. With `common`, at least half of the samples have
+    to fit the template.
     """
     samples: list[bytes] = []
     for position in SAMPLE_POSITIONS:
         # Adjacent lines as well: lines at regular distances may repeat one another.
         samples += _lines_after(lines.data, len(lines.data) * position // 1000)
-    if known is not None and count_fitting(known, samples) == len(samples):
+    if known is not None and all(which_fit(known, samples)):
         return known
     for index, text in enumerate(samples[:_TEMPLATE_CANDIDATES]):
         try:
@@ -709,7 +716,9 @@ def _pick_template(
             continue
         others = [other for other in samples[index + 1 :] if other.isascii()]
         template = build_template(text.decode(), fields, others)
-        if template is not None and template.action in fields.fields:
+        if template is None or template.action not in fields.fields:
+            continue
+        if not common or 2 * sum(which_fit(template, others)) >= len(others):
             return template
     return None
 

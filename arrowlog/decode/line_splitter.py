@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _COMMA, _LINE_FEED, _QUOTE, _BACKSLASH = b',\n"\\'
 _FIRST_PRINTABLE, _FIRST_NON_ASCII = 32, 128
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 21
 _BLOCK_MIN_LINES = 512  # of long lines: a block has a fixed cost per value of a line
 # Searched at a time: larger temporary arrays cost page faults.
 _SEARCHED_BYTES = 1 << 17
@@ -100,6 +100,36 @@ def find_line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
         for start in range(0, len(octets), _SEARCHED_BYTES)
     ]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def cut_lines(data: bytes | memoryview) -> pa.Array:
+    """Return whole lines, with their line feeds, as an array over the buffer, without a copy.
+
+    The buffer must be smaller than 2 GB.
+    """
+    stops = (find_line_feeds(data) + 1).astype(np.int32)
+    offsets = np.concatenate([np.zeros(1, np.int32), stops])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(stops), buffers)
+
+
+def int64_array(numbers: NDArray[np.int64]) -> pa.Array:
+    """Return numbers as an Arrow array, without a copy."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def contains_octets(octets: NDArray[np.uint8], first: int, second: int | None = None) -> bool:
+    """Return whether a byte occurs, directly followed by a second one if there is a second."""
+    for start in range(0, len(octets), _SEARCHED_BYTES):
+        found = octets[start : start + _SEARCHED_BYTES] == first
+        if not found.any():
+            continue
+        if second is None:
+            return True
+        following = octets[start + 1 : start + 1 + _SEARCHED_BYTES] == second
+        if bool((found[: len(following)] & following).any()):
+            return True
+    return False
 
 
 def split_blocks(data: bytes | memoryview) -> Iterator[bytes | memoryview]:
@@ -300,11 +330,11 @@ def _lines_with_odd_values(values: Sequence[pa.Array], num_lines: int) -> NDArra
         octets = _octets_of(part)
         if not len(octets):
             continue
+        if int(octets.min()) > _QUOTE and not contains_octets(octets, _BACKSLASH):
+            continue  # the common case, in which no value has a space either
         is_odd = octets < _FIRST_PRINTABLE
         is_odd |= octets == _QUOTE
         is_odd |= octets == _BACKSLASH
-        if not bool(is_odd.any()):
-            continue
         bad = np.zeros(num_lines, np.bool_) if bad is None else bad
         offsets = np.frombuffer(part.buffers()[1], np.int32, len(part) + 1)
         bad[(np.searchsorted(offsets, np.flatnonzero(is_odd), "right") - 1) % num_lines] = True

@@ -4,8 +4,8 @@ The lines of some writers share no template: their fields have no fixed order, a
 come and go. Arrow's JSON reader decodes such lines into columns if it is told all fields and their
 types. They are learned from a sample of the lines. The reader rejects a block of lines if one of
 them has a field that is not known, a field twice, or a value of another type. A rejected block is
-halved, and halved again; the fields of the smallest block are learned from all its lines. Lines
-that are rejected after that are left to the row decoder (`arrowlog.decode.row_decoder`).
+halved, and halved again; the fields of a small one are learned from all its lines. Lines that are
+rejected after that are left to the row decoder (`arrowlog.decode.row_decoder`).
 
 The reader is stricter than JSON in that, and more lenient in other respects, which are checked
 here. It decodes only lines that begin like an action and end with a brace, in valid UTF-8 and
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
     from arrowlog.formats import ActionFields
 
-# Below this many lines of an action, the row decoder is as fast.
-_MIN_LINES = 64
 # Lines that are sampled before the first block is read.
-_NUM_SAMPLES = 48
-# A rejected block of this many lines is not halved any more.
-_SMALLEST_BLOCK_LINES = 128
-# From so many rejected blocks of that size on, the reader gives up if it rejects most lines.
+_NUM_SAMPLES = 32
+# All lines of a rejected block of this size are sampled as well.
+_LEARNED_BLOCK_LINES = 128
+# From so many rejected blocks on that are not halved, the reader gives up if it rejects most lines.
 _REJECTED_BLOCKS_MAX = 8
+# After so many rejected reads, each of which has a fixed cost, blocks are not halved any more.
+_REJECTED_READS_MAX = 256
 # Every field of the schema costs time in every line, even where it is absent: more than so many
 # times the fields of a line are not worth it.
 _FIELDS_PER_LINE_FIELD = 4
@@ -101,9 +101,14 @@ class LeftLines:
 
 
 def decode_by_schema(
-    data: bytes | memoryview, fields: ActionFields, pool: pa.MemoryPool | None = None
+    data: bytes | memoryview,
+    fields: ActionFields,
+    min_lines: int = 1,
+    pool: pa.MemoryPool | None = None,
 ) -> tuple[list[SchemaMatch], LeftLines]:
     """Decode a piece of whole lines, less than 2 GiB, each ending with a line feed.
+
+    Lines of an action that has fewer than `min_lines` are left alone.
 
     Returns the lines that were decoded, and the others as they are. Malformed input is not an error
     here. The columns are those of the columnar decoder: maps and statistics are split into columns.
@@ -115,7 +120,7 @@ def decode_by_schema(
         if action == "commitInfo" or readable is None:
             continue
         chosen = pc.and_(pc.starts_with(lines, f'{{"{action}":'.encode()), readable)
-        if chosen.true_count < _MIN_LINES:
+        if chosen.true_count < min_lines:
             continue
         rows = pc.indices_nonzero(chosen).cast(pa.int64())
         texts = lines if len(rows) == len(lines) else lines.filter(chosen)
@@ -145,7 +150,8 @@ def _split_lines(data: bytes | memoryview) -> pa.Array:
 def _readable_lines(lines: pa.Array) -> pa.Array | None:
     """Return which lines can be read: they end with `}` and have no control character.
 
-    Returns None if the lines are not UTF-8: the row decoder reports where.
+    Arrow's reader rejects control characters in strings. That a line is one object rests on it, so
+    it is checked here. Returns None if the lines are not UTF-8: the row decoder reports where.
     """
     octets = bytes_to_series(concat_bytes(lines))
     readable = pc.ends_with(lines, b"}\n")
@@ -190,14 +196,18 @@ def _arrow_type(shape: Shape, number: pa.DataType = _DOUBLE) -> pa.DataType:
     return number if shape is float else _LEAF_TYPES[shape]
 
 
-def _all_keys(shape: Shape) -> Iterator[str]:
-    """Yield the keys of all objects in a shape."""
+def _all_members(shape: Shape) -> Iterator[tuple[str, Shape]]:
+    """Yield the members of all objects in a shape."""
     if isinstance(shape, list):
-        yield from _all_keys(shape[0])
+        yield from _all_members(shape[0])
     if isinstance(shape, dict):
         for key, member in shape.items():
-            yield key
-            yield from _all_keys(member)
+            yield key, member
+            yield from _all_members(member)
+
+
+def _count_fields(shape: Shape) -> int:
+    return sum(1 for _ in _all_members(shape))
 
 
 def _check_finite(values: pa.Array) -> None:
@@ -214,6 +224,8 @@ def _check_finite(values: pa.Array) -> None:
 class _BlockReader:
     """Reads JSON objects, one per line, block by block, with a schema that it learns."""
 
+    smallest_block = 128  # lines of a rejected block that is not halved any more
+
     def __init__(self, pool: pa.MemoryPool | None) -> None:
         self.shape: Shape = {}
         self._num_learned = self._num_fields = 0  # samples, and the sum of their fields
@@ -224,29 +236,37 @@ class _BlockReader:
         """Yield the index of the first line and the columns of each block that could be read."""
         step = max(len(lines) // _NUM_SAMPLES, 1)
         samples = lines.take(make_array(range(0, len(lines), step), pa.int64())).to_pylist()
-        if sum(map(self._learn_from, samples)) * 2 < len(samples):
+        num_readable = sum(map(self._learn_from, samples))
+        if num_readable * 2 < len(samples) and (len(samples) > 8 or not num_readable):
             return
-        num_read = num_rejected = num_blocks = 0
-        blocks = [(0, len(lines))] if len(lines) else []
+        num_read = num_rejected = num_blocks = num_reads = 0
+        blocks = [(0, len(lines), False)] if len(lines) else []
         while blocks:
-            start, stop = blocks.pop()
-            small = stop - start <= _SMALLEST_BLOCK_LINES
-            table = self._try(lines[start:stop])
-            if table is None and small:
-                known = self.shape
-                for text in lines[start:stop].to_pylist():
-                    self._learn_from(text)
-                table = None if self.shape == known else self._try(lines[start:stop])
+            start, stop, learned = blocks.pop()
+            block = lines[start:stop]
+            table = self._try(block)
+            if table is None and len(block) <= _LEARNED_BLOCK_LINES and not learned:
+                learned = True
+                table = self._try(block) if self._learn_from_all(block) else None
             if table is not None:
                 num_read += table.num_rows
                 yield start, table
-            elif small:
-                num_rejected, num_blocks = num_rejected + stop - start, num_blocks + 1
-                if num_blocks >= _REJECTED_BLOCKS_MAX and num_rejected > num_read:
-                    return
-            else:
+                continue
+            num_reads += 1
+            if len(block) > self.smallest_block and num_reads < _REJECTED_READS_MAX:
                 middle = (start + stop) // 2
-                blocks += [(middle, stop), (start, middle)]
+                blocks += [(middle, stop, learned), (start, middle, learned)]
+                continue
+            num_rejected, num_blocks = num_rejected + len(block), num_blocks + 1
+            if num_blocks >= _REJECTED_BLOCKS_MAX and num_rejected > num_read:
+                return
+
+    def _learn_from_all(self, lines: pa.Array) -> bool:
+        """Learn the fields of several lines; returns whether some of them were not known."""
+        known = self.shape
+        for text in lines.to_pylist():
+            self._learn_from(text)
+        return bool(self.shape != known)
 
     def _learn_from(self, text: bytes) -> bool:
         """Learn the fields of a line; returns whether it can be read."""
@@ -255,7 +275,7 @@ class _BlockReader:
             if not isinstance(value, dict) or not self.is_readable(value):
                 return False
             self.shape = _learn(self.shape, value)
-            self._num_fields += sum(1 for _ in _all_keys(_learn(None, value)))
+            self._num_fields += _count_fields(_learn(None, value))
         except JSON_ERRORS:
             return False
         self._num_learned += 1
@@ -266,8 +286,8 @@ class _BlockReader:
         """Read a block; None if a line is rejected."""
         try:
             if self._schema is None:
-                num_keys = sum(1 for _ in _all_keys(self.shape))
-                if num_keys * self._num_learned > _FIELDS_PER_LINE_FIELD * self._num_fields:
+                most = _FIELDS_PER_LINE_FIELD * self._num_fields
+                if _count_fields(self.shape) * self._num_learned > most:
                     return None
                 self._schema = self.make_schema()
             table = self._parse(self.prepare(lines), self._schema)
@@ -340,12 +360,15 @@ class _LineReader(_BlockReader):
         return pa.schema([(self._action, pa.struct(members)), *others])
 
     def _check_unambiguous(self, name: str) -> None:
-        """Check that the text `"name":` occurs in a line only as the key of that field.
+        """Check that `"name":` is followed by an object or array only where the field is.
 
-        It could also be a key in a map, or the end of a key that contains a quotation mark. It is
-        in no string: the second quotation mark would end the string, in front of a colon.
+        It could also be a key in another object, or the end of a key that contains a quotation
+        mark. It is in no string: the second quotation mark ends it, and a key alone has a colon.
         """
-        if sum(key == name or key.endswith(f'"{name}') for key in _all_keys(self.shape)) > 1:
+        containers = [
+            key for key, shape in _all_members(self.shape) if isinstance(shape, (dict, list))
+        ]
+        if sum(key == name or key.endswith(f'"{name}') for key in containers) > 1:
             raise _RejectedError
 
     def to_columns(
@@ -495,6 +518,8 @@ class _StatsReader(_BlockReader):
     Numbers of rows are read as integers. Other numbers must keep every digit: if there are any,
     all numbers are read as text.
     """
+
+    smallest_block = 1  # many files may have the same statistics
 
     @property
     def _numbers_as_text(self) -> bool:

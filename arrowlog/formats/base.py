@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrowlog.storage import ObjectStat
+
 MAX_VERSION = (1 << 63) - 1
 # A stalled writer that is further behind gets CommitStateUnknown. 1,000 random ids take 36 KB in a
 # checkpoint and cover 10 seconds at 100 commits per second.
@@ -319,7 +321,8 @@ class LogListing:
     one that is read first before the others. Versions below `start` were not listed. `dead` are
     commit files at `retired` versions, which are not part of the log. `observed` is when the
     listing began, by `clock.boottime`. `compactions` holds the keys of compacted commits, by their
-    first and last version: each has the reconciled actions of these commits.
+    first and last version: each has the reconciled actions of these commits. `stats` holds those of
+    the objects in the log folder by name, if a network store's listing was kept with them.
     """
 
     format: Format
@@ -330,6 +333,7 @@ class LogListing:
     retired: RetiredVersions = field(default_factory=RetiredVersions)
     observed: float = field(default=float("-inf"), compare=False)
     compactions: dict[tuple[int, int], str] = field(default_factory=dict)
+    stats: Mapping[str, ObjectStat] = field(default_factory=dict, compare=False)
 
     def commit_file(self, version: int) -> CommitFile | None:
         """Return the commit of a version; None if there is none."""
@@ -341,6 +345,13 @@ class LogListing:
         chosen = sorted(self.commits) if versions is None else list(versions)
         keys = map(self.commits.__getitem__, chosen)
         return list(map(CommitFile._make, zip(chosen, keys, strict=True)))
+
+    def commits_after(self, base: int) -> list[CommitFile]:
+        """Return the commits after a version, up to the first missing one."""
+        last = base
+        while last + 1 in self.commits:
+            last += 1
+        return self.commit_files(range(base + 1, last + 1))
 
     def checkpoint_form(self, version: int, kind: str) -> CheckpointForm | None:
         """Return one form of a version's checkpoint; None if it is not there."""

@@ -19,7 +19,7 @@ from arrowlog.arrays import LOW_PEAK_POOL
 from arrowlog.decode import PIECE_BYTES, ActionBatch, LineBuffer, probe_protocol, start_decode
 from arrowlog.errors import LogCorrupt
 from arrowlog.log_lines import COMMIT_READ
-from arrowlog.snapshot.listing import check_not_retired
+from arrowlog.snapshot.listing import check_not_retired, needs_retired_check
 from arrowlog.snapshot.logged_buffer import LoggedBuffer
 from arrowlog.storage import SMALL_FILE_BYTES
 
@@ -74,18 +74,21 @@ class CommitReader:
         self._config = config
         self._memory: pa.MemoryPool | None = None
         self._free_windows: list[LineBuffer] = []
+        # Estimated size of a commit; 0 if they are small, which are collected elsewhere.
+        self._large_commit_bytes = 0
         # A network store has its own limit of concurrent requests; runs take turns with it.
         self._turn = nullcontext() if store.cheap_stat else Lock()
 
     def runs(self, commits: Sequence[CommitFile]) -> Iterator[CommitRun]:
-        """Yield the actions of all commits in log order, run by run.
+        """Yield the actions of all commits in log order, run by run; `check` has to follow.
 
         Raises `LogCorrupt` or `UnsupportedProtocol` if a commit cannot be decoded, and
-        `FileNotFoundError` if one is gone or was retired since it was observed.
+        `FileNotFoundError` if one is gone.
         """
         if not commits:
             return
         commit_bytes, long_lines = self._estimate_sizes(commits)
+        self._large_commit_bytes = commit_bytes if commit_bytes > SMALL_FILE_BYTES else 0
         run_bytes_max = _LONG_LINES_RUN_BYTES_MAX if long_lines else _RUN_BYTES_MAX
         single_run_max = _LONG_LINES_RUN_BYTES_MAX if long_lines else _SINGLE_RUN_BYTES_MAX
         total = commit_bytes * len(commits)
@@ -107,6 +110,23 @@ class CommitReader:
                 run = self._run(commits, single_run_max, cutters)
                 yield run
                 commits = commits[run.commits :]
+
+    def check(
+        self, commits: Sequence[CommitFile], meanwhile: Callable[[], None] | None = None
+    ) -> None:
+        """Check that commits that were read are the ones that count (decision 17).
+
+        Raises `FileNotFoundError` if one was retired since it was observed. If that takes a request
+        over a network, `meanwhile` is called at the same time.
+        """
+        where = self._store, self._format, commits, self._observed
+        if meanwhile is None or self._store.cheap_stat or not needs_retired_check(*where):
+            check_not_retired(*where)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(meanwhile)
+            check_not_retired(*where)
+            other.result()
 
     def _estimate_sizes(self, commits: Sequence[CommitFile]) -> tuple[int, bool]:
         """Estimate the bytes of a commit from the middle one, and whether its lines are long."""
@@ -133,9 +153,11 @@ class CommitReader:
         buffer: FileBuffer = window
         if COMMIT_READ.enabled:
             buffer = LoggedBuffer(window, self._store.root, self._config.max_decompressed_bytes)
+        # One allocation of the right size: a buffer that grows is copied again and again.
+        room = min(self._large_commit_bytes * len(commits), enough)
+        window.reserve(room + room // 8).release()
         with self._turn:
             count, size = self._store.read_into(buffer, keys, versions, enough)
-        check_not_retired(self._store, self._format, commits[:count], self._observed)
         actions = self.decoded(window, cutters)
         window.clear()
         self._free_windows.append(window)
@@ -187,7 +209,8 @@ def _in_order(
                 start += len(part)
             part, future = pending.popleft()
             run = future.result()
-            commit_bytes = max(run.size // run.commits, 1)
+            # Not much less at once: the first commit of a log is small.
+            commit_bytes = max(run.size // run.commits, commit_bytes // 2, 1)
             rest = part[run.commits :]
             if rest:  # the commits are larger than estimated
                 pending.appendleft((rest, submit(rest)))

@@ -9,20 +9,21 @@ from __future__ import annotations
 import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
 from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, TableNotFound
+from arrowlog.formats import CommitFile
 from arrowlog.formats.delta import DELTA
 from arrowlog.formats.indextables import INDEXTABLES, RetiredVersions, parse_retired_records
 from arrowlog.snapshot.log_segment import retired_record_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from arrowlog.formats import CommitFile, Format, LogListing
-    from arrowlog.storage import Store
+    from arrowlog.formats import Format, LogListing
+    from arrowlog.storage import ObjectStat, Store
 
 # The formats that a table may have; the first one whose log is there is chosen.
 FORMATS: tuple[Format, ...] = (INDEXTABLES, DELTA)
@@ -138,11 +139,13 @@ class _CheckpointsLost(LogCorrupt):
 
 def _list_all(store: Store, table_format: Format, attempts: int = _ATTEMPTS_MAX) -> LogListing:
     observed = boottime()
-    names = store.list_from(table_format.log_folder)
+    names, stats = _list_folder(store, table_format)
     checkpoint_names: Sequence[str] = ()
     if table_format.checkpoint_folder in names:
         checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
-    listing = replace(table_format.classify(names, checkpoint_names), observed=observed)
+    listing = replace(
+        table_format.classify(names, checkpoint_names), observed=observed, stats=stats
+    )
     finished = without_failed_states(store, listing)
     if finished.newest < listing.newest and attempts:
         # A state is deleted only after a higher one exists: look whether there is one now.
@@ -156,6 +159,59 @@ def _list_all(store: Store, table_format: Format, attempts: int = _ATTEMPTS_MAX)
     if table_format.pointer_name in names and not listing.checkpoints:
         _check_pointer_is_reached(store, listing)
     return listing
+
+
+def _list_folder(
+    store: Store, table_format: Format, start: str = ""
+) -> tuple[list[str], dict[str, ObjectStat]]:
+    """Return the names in the log folder from one on, and their stats where they cost nothing."""
+    if store.cheap_stat:
+        return store.list_from(table_format.log_folder, start), {}
+    stats = store.stats_from(table_format.log_folder, start)
+    return sorted(stats), stats
+
+
+@dataclass(frozen=True, slots=True)
+class LogObservation:
+    """A listing of the log, the time at which it began and the folder's tag from before it."""
+
+    listing: LogListing
+    started_at: float
+    folder_tag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TipListing:
+    """The log folder from a commit on, with stats, and the time at which the listing began."""
+
+    key: str
+    started_at: float
+    entries: Mapping[str, ObjectStat | None]
+
+
+def list_from_tip(store: Store, listing: LogListing) -> TipListing | None:
+    """List the log again from the newest commit on; None if names do not sort by version there."""
+    tip = listing.commit_file(listing.newest)
+    if tip is None or tip.key != listing.format.commit_file(tip.version).key:
+        return None
+    started_at = boottime()
+    entries = store.stats_from(listing.format.log_folder, tip.name)
+    return TipListing(tip.key, started_at, entries)
+
+
+def find_commit(
+    store: Store, table_format: Format, version: int, like: str
+) -> tuple[CommitFile, ObjectStat | None]:
+    """Stat a commit under its usual name and under a name as wide as `like`.
+
+    The stat is None if there is no such commit.
+    """
+    for name in table_format.commit_name_candidates(version, like):
+        commit = CommitFile(version, table_format.key(name))
+        stat = store.stat(commit.key)
+        if stat is not None:
+            break
+    return commit, stat
 
 
 def without_failed_states(store: Store, listing: LogListing, finished: int = -1) -> LogListing:
@@ -231,8 +287,8 @@ def _list_from_pointer(store: Store, table_format: Format) -> LogListing:
         start = pointer.result()
     if start <= 0:
         return _list_all(store, table_format)
-    names = store.list_from(table_format.log_folder, table_format.first_name(start))
-    listing = table_format.classify(names, checkpoint_names, start)
+    names, stats = _list_folder(store, table_format, table_format.first_name(start))
+    listing = replace(table_format.classify(names, checkpoint_names, start), stats=stats)
     finished = without_failed_states(store, listing, start)
     if finished is not listing:
         return _list_all(store, table_format)
@@ -263,19 +319,23 @@ def check_not_retired(
     stalled writer's, which does not count. Over a network, no request is made if the observation
     is at most `OBSERVATION_TRUST_SECONDS` old.
     """
-    if not commits or not table_format.retired_folder:
-        return
-    if (
-        not store.cheap_stat
-        and COUNTS_SUSPENSION
-        and boottime() - observed <= OBSERVATION_TRUST_SECONDS
-    ):
+    if not needs_retired_check(store, table_format, commits, observed):
         return
     retired = list_retired(store, table_format)
     if retired.overlaps(commits[0].version, commits[-1].version):
         for commit in commits:
             if commit.version in retired:
                 raise FileNotFoundError(commit.key)
+
+
+def needs_retired_check(
+    store: Store, table_format: Format, commits: Sequence[CommitFile], observed: float
+) -> bool:
+    """Whether `check_not_retired` has to look at the records."""
+    if not commits or not table_format.retired_folder:
+        return False
+    recent = COUNTS_SUSPENSION and boottime() - observed <= OBSERVATION_TRUST_SECONDS
+    return store.cheap_stat or not recent
 
 
 def list_retired(store: Store, table_format: Format = INDEXTABLES) -> RetiredVersions:

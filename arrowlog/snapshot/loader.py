@@ -11,6 +11,7 @@ import os
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,7 @@ from arrowlog.snapshot.snapshot import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor, Future
 
     from arrowlog.config import Config
     from arrowlog.formats import LogListing
@@ -78,7 +80,8 @@ class _Load:
     """The parameters of one load, and what it has read so far.
 
     `avoid` are forms of checkpoints known to be damaged. `observed` is when the versions of the
-    commits were seen to be empty, by `clock.boottime`.
+    commits were seen to be empty, by `clock.boottime`. `meanwhile` is called while the store is
+    asked whether the commits that were read count.
     """
 
     store: Store
@@ -96,6 +99,7 @@ class _Load:
     listing: LogListing | None = None
     damage: LogCorrupt | None = None  # of the first checkpoint that could not be used
     damaged_state: LogCorrupt | None = None  # the first table state that could not be used
+    meanwhile: Callable[[], None] | None = None
 
     def count(self, size: int) -> None:
         """Count one file that was read."""
@@ -131,31 +135,32 @@ def load_snapshot(
     version: int | None = None,
     *,
     avoid: frozenset[CheckpointForm] = frozenset(),
+    meanwhile: Callable[[], None] | None = None,
 ) -> Snapshot:
     """Load the snapshot of a version, by default the newest before any gap.
 
-    `avoid` are forms of checkpoints known to be damaged.
+    `avoid` are forms of checkpoints known to be damaged. `meanwhile` is called in another thread
+    after the commits were read, if a request to a network store follows that it need not wait for.
 
     Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
     cannot be rebuilt, and `FileNotFoundError` if a listed file is gone: list again and retry.
     """
     # Without `listing.observed`: a commit that was there may be truncated at any age, and a stalled
     # put may be in its place now. Only versions that were empty then can be relied on.
-    work = _Load(store, options, avoid, listing=listing)
-    segment, base = _read_base(work, listing, version)
-    _check_reached(segment, listing, version)
-    if segment.gap is not None:
-        if options.strict or options.format.gap_is_error:
-            raise LogCorrupt(
-                f"{segment.gap.what}, so the newest table is unknown.",
-                next="Restore the missing file from a backup, or read an earlier version.",
-                file=options.format.commit_file(segment.gap.missing).key,
-                version=segment.gap.missing,
-            )
-        work.gap = segment.gap
-        work.warnings.append(str(segment.gap))
-        warnings.warn(f"{store.root}: {segment.gap}", ArrowlogWarning, stacklevel=4)
-    actions = _read_actions(work, segment.commits)
+    work = _Load(store, options, avoid, listing=listing, meanwhile=meanwhile)
+    with ThreadPoolExecutor(1) as pool:
+        ahead = _read_ahead(work, listing, version, pool)
+        segment, base = _read_base(work, listing, version)
+        _check_reached(segment, listing, version)
+        if segment.gap is not None:
+            _report_gap(work, segment.gap)
+        if ahead is not None and ahead[1] == segment.commits:
+            actions = ahead[2].result()
+            work.files_read += ahead[0].files_read
+            work.bytes_read += ahead[0].bytes_read
+        else:
+            actions = _decode_commits(work, segment.commits)
+    _commit_reader(work).check(segment.commits, work.meanwhile)
     change = replay_actions(
         base,
         actions,
@@ -168,6 +173,38 @@ def load_snapshot(
     return Snapshot(
         state, work.report(state.version, source, segment.checkpoint, len(segment.commits))
     )
+
+
+def _report_gap(work: _Load, gap: VersionGap) -> None:
+    """Warn of a gap, or raise `LogCorrupt` if it is an error."""
+    options = work.options
+    if options.strict or options.format.gap_is_error:
+        raise LogCorrupt(
+            f"{gap.what}, so the newest table is unknown.",
+            next="Restore the missing file from a backup, or read an earlier version.",
+            file=options.format.commit_file(gap.missing).key,
+            version=gap.missing,
+        )
+    work.gap = gap
+    work.warnings.append(str(gap))
+    warnings.warn(f"{work.store.root}: {gap}", ArrowlogWarning, stacklevel=5)
+
+
+def _read_ahead(
+    work: _Load, listing: LogListing, version: int | None, pool: Executor
+) -> tuple[_Load, tuple[CommitFile, ...], Future[ActionBatch]] | None:
+    """Start to read the commits after a checkpoint while the checkpoint is read, over a network.
+
+    Both are known from the listing. If the checkpoint turns out to be unusable, other commits are
+    needed. Returns None if there is nothing to be read ahead.
+    """
+    commits: tuple[CommitFile, ...] = ()
+    if listing.checkpoints and not work.store.cheap_stat:
+        with suppress(LogCorrupt):  # `_read_base` raises it again
+            segment = plan_segment(listing, version)
+            commits = () if segment.checkpoint is None else segment.commits
+    ahead = replace(work, files_read=0, bytes_read=0)
+    return (ahead, commits, pool.submit(_decode_commits, ahead, commits)) if commits else None
 
 
 def open_base(
@@ -713,19 +750,36 @@ def stream_actions(
     store: Store, options: ReadOptions, commits: Sequence[CommitFile]
 ) -> Iterator[ActionBatch]:
     """Yield the actions of commits in batches, in log order, so that not all are in memory."""
-    for run in CommitReader(store, options.format, options.config).runs(commits):
+    reader, read = CommitReader(store, options.format, options.config), 0
+    for run in reader.runs(commits):
+        reader.check(commits[read : read + run.commits])
+        read += run.commits
         yield run.actions
 
 
 def _read_actions(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
-    """Read all actions of the commits; `LogTooLarge` before the process runs out of memory."""
-    options = work.options
-    actions = ActionBatch(options.format)
-    reader = CommitReader(work.store, options.format, options.config, work.observed)
-    for run in reader.runs(commits):
-        work.files_read += run.commits
-        work.bytes_read += run.size
-        if work.bytes_read >= memory_limit.CHECK_FROM_BYTES:
-            memory_limit.check_memory(work.store.root, work.bytes_read, options.config.max_memory)
-        actions.extend(run.actions)
+    """Read all actions of the commits, and check that they are the ones that count."""
+    actions = _decode_commits(work, commits)
+    _commit_reader(work).check(commits, work.meanwhile)
     return actions
+
+
+def _decode_commits(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
+    """Read all actions of the commits; `LogTooLarge` before the process runs out of memory."""
+    actions, reader = ActionBatch(work.options.format), _commit_reader(work)
+    try:
+        for run in reader.runs(commits):
+            work.files_read += run.commits
+            work.bytes_read += run.size
+            if work.bytes_read >= memory_limit.CHECK_FROM_BYTES:
+                max_memory = work.options.config.max_memory
+                memory_limit.check_memory(work.store.root, work.bytes_read, max_memory)
+            actions.extend(run.actions)
+    except (LogCorrupt, UnsupportedProtocol):
+        reader.check(commits)  # what cannot be decoded may not be part of the log
+        raise
+    return actions
+
+
+def _commit_reader(work: _Load) -> CommitReader:
+    return CommitReader(work.store, work.options.format, work.options.config, work.observed)

@@ -12,11 +12,12 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import concat_bytes, make_array
-from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row
+from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row, contains_octets
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl, polars_is_stranded
 from arrowlog.formats import Protocol
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from arrowlog.formats import Format, Metadata
 
 _COMMIT_INFO_COLUMNS = ("timestamp", "txn", "txnId", "inCommitTimestamp")
-_SEARCHED_BYTES = 1 << 20
 _RESTORE_FIRST = "Restore version 0 from a backup."
 
 
@@ -283,27 +283,23 @@ def with_keys(table: pa.Table, root: str, table_format: Format) -> tuple[pa.Tabl
 
 
 def _contains_any(texts: pa.ChunkedArray, *needles: str) -> bool:
-    """Whether any text contains one of the needles.
+    """Whether any text contains one of the needles, which are two ASCII characters each.
 
     A search through the bytes of all texts together rules most logs out before any text is searched
     by itself.
     """
     return any(
-        any(_may_contain(chunk, needle.encode()) for chunk in texts.chunks)
+        any(_may_contain(chunk, *needle.encode()) for chunk in texts.chunks)
         and pc.any(pc.match_substring(texts, needle)).as_py()
         for needle in needles
     )
 
 
-def _may_contain(texts: pa.Array, needle: bytes) -> bool:
-    """Whether the bytes of all texts contain a needle; it may lie across the border of two."""
+def _may_contain(texts: pa.Array, first: int, second: int) -> bool:
+    """Whether one byte directly follows another; also true across the border of two texts."""
     if texts.type != pa.string():
         return True
-    octets = concat_bytes(texts)
-    for start in range(0, len(octets), _SEARCHED_BYTES):  # a part at a time: it is copied
-        if needle in bytes(octets[start : start + _SEARCHED_BYTES + len(needle) - 1]):
-            return True
-    return False
+    return contains_octets(np.frombuffer(concat_bytes(texts), np.uint8), first, second)
 
 
 def _check_paths(actions: ActionBatch, adds: pa.Table, root: str) -> None:

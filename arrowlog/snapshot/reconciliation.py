@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array
+from arrowlog.arrays import TRUE, make_array
 from arrowlog.fork_safety import pl, polars_is_stranded
 
 if TYPE_CHECKING:
@@ -76,10 +76,37 @@ def reconcile_keys(
         return (pc.invert(touched) if pc.any(touched).as_py() else None), None
     if polars_is_stranded():
         return reconcile_without_polars(old_keys, adds, removes)
+    if removes.num_rows and _all_distinct(keys) and _all_distinct(removes["key"]):
+        return _reconcile_distinct(old_keys, adds, removes)
     kept, live = reconcile(to_series(old_keys), _keys_and_seqs(adds), _keys_and_seqs(removes))
     return (
         None if kept is None else kept.to_arrow(),
         None if live is None else live.to_arrow(),
+    )
+
+
+def _all_distinct(keys: pa.ChunkedArray) -> bool:
+    """Whether no key occurs twice; a collision of hashes only costs the fast path."""
+    return not keys.null_count and to_series(keys).hash().n_unique() == len(keys)
+
+
+def _reconcile_distinct(
+    old_keys: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
+) -> tuple[pa.ChunkedArray | None, pa.ChunkedArray | None]:
+    """Do what `reconcile` does if every file is added and removed at most once.
+
+    An add is live unless the remove of its file, if there is one, comes later.
+    """
+    removed = removes["key"].combine_chunks()
+    removed_at = removes["seq"].take(pc.index_in(adds["key"], value_set=removed))
+    live = pc.fill_null(pc.less(removed_at, adds["seq"]), TRUE)
+    kept = None
+    if len(old_keys):
+        added = pc.is_in(old_keys, value_set=adds["key"].combine_chunks())
+        kept = pc.invert(pc.or_(added, pc.is_in(old_keys, value_set=removed)))
+    return (
+        None if kept is None or pc.all(kept).as_py() else kept,
+        None if pc.all(live).as_py() else live,
     )
 
 

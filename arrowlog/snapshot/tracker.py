@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Thread
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec
 from weakref import WeakSet
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
 from arrowlog.config import resolve
-from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats import CommitFile
 from arrowlog.formats.indextables import INDEXTABLES, STATE_PROTOCOL_VERSION
@@ -27,7 +27,11 @@ from arrowlog.log_lines import REFRESHED, STATE_LOADED
 from arrowlog.metering import metrics_of
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
+    LogObservation,
+    TipListing,
     check_not_retired,
+    find_commit,
+    list_from_tip,
     list_log,
     list_retired,
     open_log,
@@ -73,15 +77,6 @@ def open_trackers() -> list[SnapshotTracker]:
     return list(_OPEN)
 
 
-@dataclass(frozen=True, slots=True)
-class _Observation:
-    """A listing of the log, the time at which it began and the folder's tag from before it."""
-
-    listing: LogListing
-    started_at: float
-    folder_tag: str | None
-
-
 class SnapshotTracker:
     """Holds the newest snapshot of a table and decides whether it is still current.
 
@@ -113,7 +108,8 @@ class SnapshotTracker:
         self._cache = SnapshotCache()
         self._refreshing: Thread | None = None
         self._description: tuple[TableDescription, LogTip] | None = None
-        self._first_observation: _Observation | None = None  # the first load uses it up
+        self._first_observation: LogObservation | None = None  # the first load uses it up
+        self._listed_ahead: TipListing | None = None  # the catch-up after a load uses it up
         self._told: set[BypassedCheckpoint] = set()  # what was logged and warned of already
         if not self._restore_copy():
             self._first_observation = self._observe_log()
@@ -220,11 +216,11 @@ class SnapshotTracker:
         settled = stat is not None and time.time() * 1000 - stat.mtime_ms > _FOLDER_SETTLED_MS
         return started_at, stat.tag if stat is not None and settled else None
 
-    def _observe_log(self) -> _Observation:
+    def _observe_log(self) -> LogObservation:
         started_at, folder_tag = self._observe_folder()
         listing = open_log(self.store)
         self.read_options = replace(self.read_options, format=listing.format)
-        return _Observation(listing, started_at, folder_tag)
+        return LogObservation(listing, started_at, folder_tag)
 
     @property
     def stats(self) -> CacheStats:
@@ -243,7 +239,29 @@ class SnapshotTracker:
         with self._lock:
             if self.last_read is not None:
                 return self.latest().version
+            version = self._version_since_opened()
+            if version is not None:
+                return version
             return plan_segment(list_log(self.store, self.format), None).version
+
+    def _version_since_opened(self) -> int | None:
+        """Return the newest version by what follows the tip that opening the table has shown.
+
+        Over a network that is one listing of a few names. Returns None if it does not tell.
+        """
+        observation = self._first_observation
+        if observation is None or self.store.cheap_stat:
+            return None
+        listing = observation.listing
+        try:
+            tip = listing.commit_file(plan_segment(listing, None).version)
+        except LogCorrupt:  # files below the listing's start may be needed
+            return None
+        known = tip and LogTip(*tip, listing.stats.get(tip.name))
+        found = known and self._list_commits(known, known.version, None)
+        if not known or not found:
+            return None
+        return found[0][-1].version if found[0] else known.version
 
     def describe(self) -> TableDescription | Snapshot:
         """Return protocol, metadata and schema of the newest version.
@@ -595,14 +613,21 @@ class SnapshotTracker:
         tip = self._base.tip
         return tip is None or self.store.stat(tip.key) != tip.stat
 
-    def _load(self, listing: LogListing, version: int | None, *, strict: bool | None) -> Snapshot:
+    def _load(
+        self,
+        listing: LogListing,
+        version: int | None,
+        *,
+        strict: bool | None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Snapshot:
         """Load a snapshot; if a concurrent clean-up deleted a file, list again and retry once."""
         from arrowlog.snapshot.loader import load_snapshot, missing_file_error
 
         options = self._with_strict(strict)
         for last_attempt in (False, True):
             try:
-                snapshot = load_snapshot(self.store, listing, options, version)
+                snapshot = load_snapshot(self.store, listing, options, version, meanwhile=meanwhile)
             except FileNotFoundError as error:
                 if last_attempt:
                     raise missing_file_error(error) from None
@@ -619,13 +644,17 @@ class SnapshotTracker:
     def _reload(self, *, strict: bool | None) -> None:
         """Load the newest snapshot from the log."""
         observation = self._first_observation or self._observe_log()
-        self._first_observation = None
+        self._first_observation = self._listed_ahead = None
         listing = observation.listing
         known_before = self.store.cheap_stat or self._copies is not None
         stat_before = self._stat_of(listing, listing.newest) if known_before else None
-        snapshot = self._load(listing, None, strict=strict)
+        snapshot = self._load(
+            listing, None, strict=strict, meanwhile=lambda: self._list_ahead(listing)
+        )
         commit = listing.tip_file(snapshot.version)
-        stat = self._stat_of(listing, snapshot.version)
+        # A network store's listing tells what was there before the commit was read.
+        listed = commit and listing.stats.get(commit.name)
+        stat = listed if listed and not known_before else self._stat_of(listing, snapshot.version)
         # If the last commit was replaced during the load, the stat may not describe what was read.
         unsaved = _SAVE_AFTER_COMMITS if stat_before == stat else 0
         if known_before and snapshot.version == listing.newest:
@@ -643,6 +672,12 @@ class SnapshotTracker:
             unsaved_commits=unsaved,
         )
 
+    def _list_ahead(self, listing: LogListing) -> None:
+        """List what follows the tip of a listing that is being loaded, for the catch-up."""
+        self._listed_ahead = None
+        with suppress(ArrowlogError):  # the catch-up lists by itself then
+            self._listed_ahead = list_from_tip(self.store, listing)
+
     def _stat_of(self, listing: LogListing, version: int) -> ObjectStat | None:
         commit = listing.tip_file(version)
         return None if commit is None else self.store.stat(commit.key)
@@ -651,14 +686,17 @@ class SnapshotTracker:
         """Apply the commits after the last snapshot; False if the log does not contain it now."""
         base, started = self._base, boottime()
         tip, latest = base.tip, base.snapshot
+        ahead, self._listed_ahead = self._listed_ahead, None
         if tip is None or latest is None:
             return False
+        ahead = ahead if ahead is not None and ahead.key == tip.key else None
+        started = started if ahead is None else ahead.started_at
         probe = self.store.cheap_stat and boottime() - base.observed_at < self._fresh_seconds()
         probe = probe and not self.overtaken(latest.version)
         if probe:
             new_commits = self._probe_commits(tip, latest.version)
         else:
-            new_commits = self._list_commits(tip, latest.version)
+            new_commits = self._list_commits(tip, latest.version, ahead)
         if new_commits is None:
             return False
         commits, stat = new_commits
@@ -690,14 +728,14 @@ class SnapshotTracker:
         commits: list[CommitFile] = []
         stat = tip.stat
         for version in range(base + 1, base + 1 + _PROBES_MAX):
-            commit, commit_stat = self._find_commit(version, tip.name)
+            commit, commit_stat = find_commit(self.store, self.format, version, tip.name)
             if commit_stat is None:
                 if self._has_new_gap(version, tip.name) or self._has_state(version):
                     return None
                 return commits, stat
             commits.append(commit)
             stat = commit_stat
-        commits = _contiguous_commits(list_log(self.store, self.format), base)
+        commits = list_log(self.store, self.format).commits_after(base)
         return (commits, self.store.stat(commits[-1].key)) if commits else None
 
     def _has_new_gap(self, version: int, like: str) -> bool:
@@ -710,8 +748,9 @@ class SnapshotTracker:
         gap = self.last_read.report.gap
         if gap is not None and gap.missing == version:
             return False
-        _, successor = self._find_commit(version + 1, like)
-        return successor is not None and self._find_commit(version, like)[1] is None
+        where = self.store, self.format
+        _, successor = find_commit(*where, version + 1, like)
+        return successor is not None and find_commit(*where, version, like)[1] is None
 
     def _has_state(self, version: int) -> bool:
         """Whether the log continues with a table state that has no commit."""
@@ -721,22 +760,10 @@ class SnapshotTracker:
         name = self.format.state_name(version)
         return bool(name) and self.store.stat(self.format.key(name)) is not None
 
-    def _find_commit(self, version: int, like: str) -> tuple[CommitFile, ObjectStat | None]:
-        """Stat a commit under its usual name and under a name as wide as `like`.
-
-        The stat is None if there is no such commit.
-        """
-        for name in self.format.commit_name_candidates(version, like):
-            commit = CommitFile(version, self.format.key(name))
-            stat = self.store.stat(commit.key)
-            if stat is not None:
-                break
-        return commit, stat
-
     def _list_commits(
-        self, tip: LogTip, base: int
+        self, tip: LogTip, base: int, ahead: TipListing | None
     ) -> tuple[list[CommitFile], ObjectStat | None] | None:
-        """Find the commits after `base` with one listing that starts at the tip.
+        """Find the commits after `base` with one listing that starts at the tip, or with `ahead`.
 
         Returns what `_probe_commits` returns, or None if the tip was replaced, or the log continues
         where `base` does not lead: behind a checkpoint or a gap.
@@ -744,7 +771,7 @@ class SnapshotTracker:
         # Names of another width sort elsewhere.
         usual = tip.is_state or tip.key == self.format.commit_file(tip.version).key
         start = self.format.commit_name(tip.version) if tip.is_state else tip.name
-        entries = self._entries(tip, start if usual else "")
+        entries = self._entries(tip, start if usual else "") if ahead is None else ahead.entries
         tip_stat = self.store.stat(tip.key) if tip.is_state else entries.get(tip.name)
         if tip_stat != tip.stat or tip_stat is None:
             return None
@@ -756,7 +783,7 @@ class SnapshotTracker:
             listing = without_retired(self.store, listing, entries)
             if any(version > base for version in listing.dead):
                 return None  # the log continues behind a checkpoint
-        commits = _contiguous_commits(listing, base)
+        commits = listing.commits_after(base)
         reached = commits[-1] if commits else CommitFile(base, tip.key)
         if listing.newest > reached.version:  # those in between were cleaned up, or are missing
             return None
@@ -773,7 +800,7 @@ class SnapshotTracker:
         entries: dict[str, ObjectStat | None] = dict.fromkeys(
             self.store.list_from(self.format.log_folder, start)
         )
-        commits = _contiguous_commits(self.format.classify(sorted(entries)), tip.version)
+        commits = self.format.classify(sorted(entries)).commits_after(tip.version)
         commits = [CommitFile(tip.version, tip.key), *commits[-1:]]
         for commit in commits[tip.is_state :]:
             entries[commit.name] = self.store.stat(commit.key)
@@ -786,13 +813,3 @@ def _has_states(snapshot: Snapshot) -> bool:
 
 
 _OPEN: WeakSet[SnapshotTracker] = WeakSet()
-
-
-def _contiguous_commits(listing: LogListing, base: int) -> list[CommitFile]:
-    """Return the commits after `base`, up to the first missing version."""
-    commits = []
-    version = base
-    while version + 1 in listing.commits:
-        version += 1
-        commits.append(CommitFile(version, listing.commits[version]))
-    return commits

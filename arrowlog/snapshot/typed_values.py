@@ -16,6 +16,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +26,7 @@ from arrowlog.arrays import (
     INT_MAX,
     INT_MIN,
     TRUE,
+    concat_bytes,
     make_array,
     make_int64,
     make_scalar,
@@ -107,8 +109,8 @@ def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.Chunk
 
 def _has_letters(text: pa.ChunkedArray) -> bool:
     """Whether any text may contain a letter: one maximum over all bytes, which is cheap."""
-    highest = pc.max(concat_column_bytes([text])).as_py()
-    return highest is not None and highest > ord("9")
+    octets = (np.frombuffer(concat_bytes(chunk), np.uint8) for chunk in text.chunks)
+    return any(len(part) and part.max() > ord("9") for part in octets)
 
 
 def _has_hexadecimal(text: pa.ChunkedArray) -> bool:

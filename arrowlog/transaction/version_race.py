@@ -41,10 +41,12 @@ if TYPE_CHECKING:
 _READ_AHEAD = 4
 # The same for a writer that is far behind: it needs few round trips to reach the end of the log.
 _READ_AHEAD_MAX = 64
-# After a lost race, the next put and the read of its version are sent at the same time, so that a
-# further loss costs one round trip. That is one commit per round trip: a writer that has read this
-# many without seeing the end of the log reads several at a time instead.
+# A writer among many sends its next put and the read of that version at the same time, so that a
+# further loss costs one round trip instead of two. That is one commit per round trip: a writer that
+# has read this many without seeing the end of the log reads several at a time instead.
 _BEHIND_MAX = 12
+# Races that a commit has to lose, or has lost recently, until the writer is among many.
+_LOSSES_AMONG_MANY = 2
 # Upper bound of the retry loops. Their deadline, commit.timeoutSeconds, ends them long before.
 MAX_PUTS_PER_VERSION = 1000
 _BACKOFF_FIRST_SECONDS = 0.05
@@ -137,6 +139,7 @@ class CommitProgress:
         attempts: puts sent so far.
         losses: races lost so far.
         behind: commits read since the end of the log was last seen.
+        lagging: the last read of several commits has not shown the end of the log.
         unknown: an earlier put at the current version may have been applied.
         pending: the lowest version at which a put may have landed without the writer knowing.
         put_started_at: when the first put at the current version began.
@@ -150,6 +153,7 @@ class CommitProgress:
     attempts: int = 0
     losses: int = 0
     behind: int = 0
+    lagging: bool = False
     unknown: bool = False
     pending: int | None = None
     put_started_at: float = float("-inf")
@@ -216,10 +220,16 @@ def _put(
 
     Returns the outcome, and the file that was found; None if none was looked for or found.
     """
-    contended = progress.losses > 0 and progress.behind < _BEHIND_MAX
-    if contended and not writer.store.cheap_stat:
+    near = progress.behind < _BEHIND_MAX and not progress.lagging
+    if progress.losses and near and _is_among_many(writer, progress):
         return writer.store.put_or_find(key, data)
     return writer.store.put_if_absent(key, data), None
+
+
+def _is_among_many(writer: PutContext, progress: CommitProgress) -> bool:
+    """Whether many writers contend for the log, over a network."""
+    losses = max(progress.losses, writer.backoff.crowd)
+    return losses >= _LOSSES_AMONG_MANY and not writer.store.cheap_stat
 
 
 def backoff_seconds(clock: Clock, retry: int) -> float:
@@ -233,7 +243,8 @@ def _read_back(writer: PutContext, progress: CommitProgress, version: int) -> li
     The number of files requested at once grows with the races lost, up to `_READ_AHEAD`. A writer
     that has read many commits without seeing the end of the log requests half as many again.
     """
-    width = max(min(1 + progress.losses, _READ_AHEAD), min(progress.behind // 2, _READ_AHEAD_MAX))
+    ahead = max(progress.losses, int(_is_among_many(writer, progress)))  # a second shows the end
+    width = max(min(1 + ahead, _READ_AHEAD), min(progress.behind // 2, _READ_AHEAD_MAX))
     keys = [f"{LOG_FOLDER}/{commit_name(version + ahead)}" for ahead in range(width)]
     try:
         files = writer.store.find_many(keys)
@@ -241,6 +252,7 @@ def _read_back(writer: PutContext, progress: CommitProgress, version: int) -> li
         raise _gave_up(progress, version, keys[0], error) from None
     count = next((n for n, data in enumerate(files) if data is None), len(files))
     progress.behind = progress.behind + count if count == width else 0
+    progress.lagging = 1 < width == count
     return [data for data in files[:count] if data is not None]
 
 

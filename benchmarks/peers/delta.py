@@ -21,6 +21,17 @@ def open(root):  # noqa: A001 -- the name of the case
     return lambda: deltalake.DeltaTable(root).get_add_actions(flatten=True).num_rows
 
 
+def open_s3(uri, url):
+    """All live files of a table on the server of this machine."""
+    import deltalake
+
+    from benchmarks.checkpoints import s3_options
+
+    options = {**s3_options(url), "AWS_ALLOW_HTTP": "true", "AWS_CONDITIONAL_PUT": "etag"}
+    opened = lambda: deltalake.DeltaTable(uri, storage_options=options)  # noqa: E731
+    return lambda: opened().get_add_actions(flatten=True).num_rows
+
+
 def only_open(root):
     import deltalake
 

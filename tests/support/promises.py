@@ -30,8 +30,8 @@ PROMISES = {
     "commit.refused_leaves_no_trace": "A request that is refused changes nothing.",
     "snapshot.log_replay": "Every version has the files that a naive replay of the log gives.",
     "snapshot.refresh_equals_open": "A refreshed snapshot equals one that is opened anew.",
-    "snapshot.decoders_agree": "The columnar decoder and the row decoder say the same, of damaged"
-    " lines too.",
+    "snapshot.decoders_agree": "The columnar, the schema and the row decoder say the same,"
+    " of damaged lines too.",
     "snapshot.never_older": "Damage never makes a table look older than it is.",
     "snapshot.caches_change_nothing": "Caches in memory and on disk change no answer.",
     "snapshot.time_travel": "A moment leads to the version that was the newest then.",

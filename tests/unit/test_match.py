@@ -22,13 +22,14 @@ def test_lines_of_one_shape_all_match():
 def test_a_byte_order_mark_is_part_of_its_line():
     found = decode_matching_lines(b"\xef\xbb\xbf" + DATA, SHAPE)
     assert found.columns["path"].to_pylist() == [f"part-{i}" for i in range(1, COUNT)]
-    assert found.odd == [(0, b"\xef\xbb\xbf" + DATA.split(b"\n")[0])]
+    assert found.odd_rows.tolist() == [0]
+    assert found.odd == b"\xef\xbb\xbf" + DATA.splitlines(keepends=True)[0]
 
 
 def test_a_carriage_return_does_not_end_a_line():
     joined = DATA.replace(b"\n", b"\r", 1)
     found = merge_matches([decode_matching_lines(joined, SHAPE)], COUNT - 1)
-    assert found.odd == [(0, joined.split(b"\n")[0])]
+    assert found.odd == joined.split(b"\n")[0] + b"\n"
     window = LineBuffer(1 << 20)
     window.append("7.json", 7, joined)
     with pytest.raises(LogCorrupt) as caught:
@@ -41,5 +42,6 @@ def test_pieces_are_put_together_in_order():
     odd = b'{"add":{"path":"x","size":1,"modificationTime":1}}\n'
     pieces = [b"".join(lines[:30]), b"".join([*lines[30:45], odd, *lines[45:]])]
     found = merge_matches([decode_matching_lines(piece, SHAPE) for piece in pieces], COUNT + 1)
-    assert found.rows.to_list() == [*range(45), *range(46, 61)]
-    assert found.odd == [(45, odd[:-1])]
+    assert found.rows.tolist() == [*range(45), *range(46, 61)]
+    assert found.odd_rows.tolist() == [45]
+    assert found.odd == odd
