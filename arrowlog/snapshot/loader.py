@@ -50,6 +50,7 @@ from arrowlog.snapshot.log_segment import (
     LogSegment,
     VersionGap,
     earliest_rebuildable_version,
+    missing_file_error,
     plan_segment,
 )
 from arrowlog.snapshot.read_options import ReadOptions
@@ -416,17 +417,6 @@ def _fallback_loader(work: _Load, form: CheckpointForm) -> Callable[[int], pa.Ta
         raise AssertionError  # the loop either returns or raises
 
     return load_adds
-
-
-def missing_file_error(error: FileNotFoundError) -> LogCorrupt:
-    """Return the error for a file that two listings showed and that cannot be read."""
-    if isinstance(error.__cause__, LogCorrupt):
-        return error.__cause__
-    return LogCorrupt(
-        "it was listed, but it is gone.",
-        next="Another program is deleting files of the log; try again when it has finished.",
-        file=str(error),
-    )
 
 
 def _check_reached(segment: LogSegment, listing: LogListing, version: int | None) -> None:

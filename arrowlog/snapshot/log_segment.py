@@ -183,6 +183,17 @@ def retired_record_error(listing: LogListing) -> LogCorrupt:
     )
 
 
+def missing_file_error(error: FileNotFoundError) -> LogCorrupt:
+    """Return the error for a file that two listings showed and that cannot be read."""
+    if isinstance(error.__cause__, LogCorrupt):
+        return error.__cause__
+    return LogCorrupt(
+        "it was listed, but it is gone.",
+        next="Another program is deleting files of the log; try again when it has finished.",
+        file=str(error),
+    )
+
+
 def _lost_checkpoint_error(listing: LogListing, gap: VersionGap) -> LogCorrupt:
     """Return the error for commits that clean-up deleted below a checkpoint that is gone."""
     return LogCorrupt(

@@ -419,6 +419,11 @@ class Snapshot:
                 insert_evicting_oldest(self._restrictions, key, restricted)
         return restricted
 
+    @property
+    def has_states(self) -> bool:
+        """Whether the log may continue with table states."""
+        return is_state_table(self.state)
+
     def restricted_to(self, source: FileSource) -> Snapshot:
         """Return this snapshot restricted to the files of a source that was made from its own."""
         if source is self.state.source:

@@ -4,8 +4,6 @@ On a local disk a stat costs next to nothing: a refresh stats the last known com
 its successors. Over a network a refresh is one listing that starts at the last known commit. It
 shows both whether that commit is still the same object (a table may be dropped and created again)
 and which commits follow it.
-
-What reads the log is imported when it is read: for the newest version number, a listing is enough.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats import CommitFile
-from arrowlog.formats.indextables import INDEXTABLES, STATE_PROTOCOL_VERSION
+from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.log_lines import REFRESHED, STATE_LOADED
 from arrowlog.metering import metrics_of
 from arrowlog.snapshot.listing import (
@@ -39,7 +37,8 @@ from arrowlog.snapshot.listing import (
     without_failed_states,
     without_retired,
 )
-from arrowlog.snapshot.log_segment import plan_segment
+from arrowlog.snapshot.log_segment import missing_file_error, plan_segment
+from arrowlog.snapshot.time_travel import earliest_readable_version, find_version_at
 from arrowlog.snapshot.tracked_state import LogTip, ReadBase, SnapshotCache
 
 if TYPE_CHECKING:
@@ -297,8 +296,6 @@ class SnapshotTracker:
     @property
     def earliest_version(self) -> int:
         """The lowest version from which on every version can be rebuilt."""
-        from arrowlog.snapshot.time_travel import earliest_readable_version
-
         listing = list_log(self.store, self.format)
         newest = plan_segment(listing, None).version
         return earliest_readable_version(self.store, listing, self.config, newest)
@@ -309,9 +306,6 @@ class SnapshotTracker:
         Raises `InvalidRequest` if the history begins later, `LogCorrupt` if a commit that was
         listed twice cannot be found.
         """
-        from arrowlog.snapshot.loader import missing_file_error
-        from arrowlog.snapshot.time_travel import earliest_readable_version, find_version_at
-
         for last_attempt in (False, True):
             listing = list_log(self.store, self.format)
             newest = plan_segment(listing, None).version
@@ -371,7 +365,8 @@ class SnapshotTracker:
             snapshot = latest
         if snapshot is None or not self.config.cache_enabled:
             return None
-        if self._log_replaced():
+        tip = self._base.tip
+        if tip is None or self.store.stat(tip.key) != tip.stat:
             self._cache.clear()  # every entry belongs to the table that was there before
             return None
         return snapshot
@@ -609,10 +604,6 @@ class SnapshotTracker:
             self._replace_base(ReadBase.with_stale_pointer, stat)
         return False
 
-    def _log_replaced(self) -> bool:
-        tip = self._base.tip
-        return tip is None or self.store.stat(tip.key) != tip.stat
-
     def _load(
         self,
         listing: LogListing,
@@ -622,7 +613,7 @@ class SnapshotTracker:
         meanwhile: Callable[[], None] | None = None,
     ) -> Snapshot:
         """Load a snapshot; if a concurrent clean-up deleted a file, list again and retry once."""
-        from arrowlog.snapshot.loader import load_snapshot, missing_file_error
+        from arrowlog.snapshot.loader import load_snapshot
 
         options = self._with_strict(strict)
         for last_attempt in (False, True):
@@ -659,16 +650,15 @@ class SnapshotTracker:
         unsaved = _SAVE_AFTER_COMMITS if stat_before == stat else 0
         if known_before and snapshot.version == listing.newest:
             stat = stat_before
+        usual_length = {len(self.format.commit_file(0).key)}
         self._replace_base(
             ReadBase.after_load,
             snapshot,
             None if commit is None else LogTip(*commit, stat),
             observation.started_at,
             # The file of a state lands in a folder of its own, which the log folder's tag misses.
-            folder_tag=None if _has_states(snapshot) else observation.folder_tag,
-            has_nonstandard_names=bool(
-                set(map(len, listing.commits.values())) - {len(self.format.commit_file(0).key)}
-            ),
+            folder_tag=None if snapshot.has_states else observation.folder_tag,
+            has_nonstandard_names=not set(map(len, listing.commits.values())) <= usual_length,
             unsaved_commits=unsaved,
         )
 
@@ -755,7 +745,7 @@ class SnapshotTracker:
     def _has_state(self, version: int) -> bool:
         """Whether the log continues with a table state that has no commit."""
         snapshot = self.last_read
-        if snapshot is None or not _has_states(snapshot):
+        if snapshot is None or not snapshot.has_states:
             return False
         name = self.format.state_name(version)
         return bool(name) and self.store.stat(self.format.key(name)) is not None
@@ -805,11 +795,6 @@ class SnapshotTracker:
         for commit in commits[tip.is_state :]:
             entries[commit.name] = self.store.stat(commit.key)
         return entries
-
-
-def _has_states(snapshot: Snapshot) -> bool:
-    """Whether the log of a snapshot may continue with table states."""
-    return snapshot.protocol.min_reader_version >= STATE_PROTOCOL_VERSION
 
 
 _OPEN: WeakSet[SnapshotTracker] = WeakSet()
