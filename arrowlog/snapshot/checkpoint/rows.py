@@ -286,8 +286,10 @@ def build_row_group_index(
         aggregated = _aggregate(name, _unbounded_stats(columns, name), group_files)
         index |= {key: aggregated[key] for key in (f"nulls.{name}", f"none.{name}")}
     paths = rows["path"].combine_chunks()
+    ranges = [pc.min_max(paths.slice(start, group_files)) for start in starts]
     for name, side in zip(PATH_RANGE, ("min", "max"), strict=True):
-        index[name] = _per_group(group_files, lambda some, side=side: pc.min_max(some)[side], paths)
+        ends = [pa.repeat(both[side], 1) for both in ranges]
+        index[name] = pa.concat_arrays(ends) if ends else paths.slice(0, 0)
     return pa.table(index)
 
 
