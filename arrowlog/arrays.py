@@ -187,10 +187,14 @@ def _search_each(values: list[Any], bounds: list[Any], side: str) -> pa.Array:
     return make_array(positions, pa.int64())
 
 
+def bytes_to_array(data: bytes | bytearray | memoryview) -> pa.Array:
+    """Return the bytes as a uint8 array, without a copy."""
+    return pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+
+
 def bytes_to_series(data: bytes | bytearray | memoryview) -> pl.Series:
     """Return the bytes as a uint8 series, without a copy."""
-    array = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
-    return pl.Series(pl.from_arrow(array))
+    return pl.Series(pl.from_arrow(bytes_to_array(data)))
 
 
 def data_span(texts: pa.Array) -> tuple[int, int]:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import (
     FALSE,
-    bytes_to_series,
+    bytes_to_array,
     concat_bytes,
     make_array,
     make_int64,
@@ -672,7 +672,7 @@ def _decode_all(decoder: Any, lines: pa.Array) -> list[Any] | None:
         return None
     try:
         text = concat_bytes(lines)
-        if pc.max(bytes_to_series(text).to_arrow()).as_py() > 127:
+        if pc.max(bytes_to_array(text)).as_py() > 127:
             str(text, "utf-8")  # msgspec does not validate UTF-8 in the fields that it skips
         decoded: list[Any] = decoder.decode_lines(text)
     except JSON_ERRORS:

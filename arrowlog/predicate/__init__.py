@@ -34,7 +34,13 @@ if TYPE_CHECKING:
     )
     from arrowlog.predicate.emit.row_filters import emit_spark, split_pushdown
     from arrowlog.predicate.emit.text import format_node, quote_identifier
-    from arrowlog.predicate.literals import enclose_literal, may_have_nan, snap_to_integer
+    from arrowlog.predicate.literals import (
+        LiteralBounds,
+        choose_encloser,
+        enclose_literal,
+        may_have_nan,
+        snap_to_integer,
+    )
     from arrowlog.predicate.monotone import (
         INFINITE_DAYS,
         INFINITE_MICROS,
@@ -99,7 +105,13 @@ _HOMES = {
     ),
     "emit.row_filters": ("emit_spark", "split_pushdown"),
     "emit.text": ("format_node", "quote_identifier"),
-    "literals": ("enclose_literal", "may_have_nan", "snap_to_integer"),
+    "literals": (
+        "LiteralBounds",
+        "choose_encloser",
+        "enclose_literal",
+        "may_have_nan",
+        "snap_to_integer",
+    ),
     "monotone": (
         "INFINITE_DAYS",
         "INFINITE_MICROS",
@@ -144,6 +156,7 @@ __all__ = [
     "Column",
     "ForeignExpr",
     "Literal",
+    "LiteralBounds",
     "MonotoneExpr",
     "Node",
     "Predicate",
@@ -151,6 +164,7 @@ __all__ = [
     "Token",
     "ValueSet",
     "bind_searches",
+    "choose_encloser",
     "coerce_literals",
     "emit_spark",
     "enclose_literal",

@@ -11,6 +11,7 @@ import math
 import re
 import struct
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import FALSE, NULL, TRUE, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 LiteralBounds = tuple[Any, Any]
 # Days from 0000-03-01 to 1970-01-01. Years that start in March put the leap day last.
@@ -314,28 +315,49 @@ def enclose_literal(literal: Literal, kind: pa.DataType) -> LiteralBounds | None
     Engines convert one side or the other, sometimes with rounding. The pair holds whichever side
     they convert.
     """
-    value = literal.value
-    numeric = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    if numeric and isinstance(value, str):
-        if not _NUMERIC_TEXT.fullmatch(value):
-            return None
-        literal = Literal(Decimal(value.strip()), "decimal")
+    return choose_encloser(kind)(literal)
+
+
+def choose_encloser(kind: pa.DataType) -> Callable[[Literal], LiteralBounds | None]:
+    """Return `enclose_literal` for one type, which is looked at once for many literals."""
     if pa.types.is_integer(kind):
-        return _enclose_in_integers(literal)
+        return _enclose_in_integers
     if pa.types.is_floating(kind):
-        return _enclose_in_floats(literal, single=bool(pa.types.is_float32(kind)))
+        floats = partial(_enclose_in_floats, single=bool(pa.types.is_float32(kind)))
+        return partial(_enclose_number, enclose=floats)
     if pa.types.is_decimal(kind):
-        return _enclose_in_decimals(literal, kind)
+        return partial(_enclose_number, enclose=partial(_enclose_in_decimals, kind=kind))
     if pa.types.is_date32(kind):
-        return _enclose_in_dates(literal)
+        return _enclose_in_dates
     if pa.types.is_timestamp(kind):
-        return _enclose_in_timestamps(literal, zoned=kind.tz is not None)
-    if pa.types.is_boolean(kind) and literal.kind == "bool":
-        return int(bool(value)), int(bool(value))
-    if pa.types.is_string(kind) and isinstance(value, str):
-        comparable = all(ord(character) < _FIRST_SURROGATE for character in value)
-        return (value, value) if comparable else None
-    return None
+        return partial(_enclose_in_timestamps, zoned=kind.tz is not None)
+    if pa.types.is_boolean(kind):
+        return _enclose_in_booleans
+    return _enclose_in_texts if pa.types.is_string(kind) else lambda _: None
+
+
+def _enclose_number(
+    literal: Literal, enclose: Callable[[Literal], LiteralBounds | None]
+) -> LiteralBounds | None:
+    """Enclose a literal, or the number that a text is."""
+    if isinstance(literal.value, str):
+        if not _NUMERIC_TEXT.fullmatch(literal.value):
+            return None
+        literal = Literal(Decimal(literal.value.strip()), "decimal")
+    return enclose(literal)
+
+
+def _enclose_in_booleans(literal: Literal) -> LiteralBounds | None:
+    truth = int(bool(literal.value))
+    return (truth, truth) if literal.kind == "bool" else None
+
+
+def _enclose_in_texts(literal: Literal) -> LiteralBounds | None:
+    value = literal.value
+    if not isinstance(value, str):
+        return None
+    comparable = all(ord(character) < _FIRST_SURROGATE for character in value)
+    return (value, value) if comparable else None
 
 
 def _enclose_in_integers(literal: Literal) -> LiteralBounds | None:

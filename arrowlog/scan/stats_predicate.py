@@ -27,6 +27,7 @@ from arrowlog.predicate import (
     ForeignExpr,
     Literal,
     ValueSet,
+    choose_encloser,
     coerce_literals,
     enclose_literal,
     is_supported,
@@ -50,9 +51,11 @@ from arrowlog.scan.expression_parts import (
 from arrowlog.snapshot import comparison_type, has_only_ordered_text, to_comparable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from arrowlog.predicate import MonotoneExpr, Node
+    from arrowlog.predicate import LiteralBounds, MonotoneExpr, Node
+
+    _Compared = tuple[pa.DataType, str, bool, Callable[[Literal], LiteralBounds | None] | None]
 
 # Comparisons with one side, and the end of the literal's enclosure that decides them.
 _RANGE_SIDES = {"<": "up", "<=": "up", ">": "down", ">=": "down"}
@@ -188,6 +191,7 @@ class StatsPredicateBuilder:
         self._schema = schema
         self._partition = frozenset(partition_columns)
         self._types: dict[Column, pa.DataType | None] = {}
+        self._compared: dict[Column, _Compared] = {}
 
     def rows(self, node: Node, *, want: bool = True, null: bool = False) -> StatsPredicate:  # noqa: C901 -- a branch each
         """The rows for which a node evaluates to `want`, or to NULL if `null` is set."""
@@ -344,20 +348,29 @@ class StatsPredicateBuilder:
 
     def _compare(self, node: Call, column: Column, literal: Literal) -> StatsPredicate:
         """A comparison with a literal that is not NULL, for the rows that are not NULL."""
-        kind, name = self._type(column), self._name(column)
-        assert kind is not None
-        is_partition = name in self._partition
-        pair = None if comparison_type(kind) is None else enclose_literal(literal, kind)
+        known = self._compared.get(column) or self._look_at(column)
+        kind, name, is_partition, enclose = known
+        pair = None if enclose is None else enclose(literal)
+        if pair is not None and pair[0] == pair[1]:
+            return Comparison(name, node.op, *pair)
         snapped = None if is_partition else snap_to_integer(node.op, literal, kind)
         if snapped is not None:
             return Comparison(name, *snapped)
-        if pair is not None and (not is_partition or pair[0] == pair[1]):
+        if pair is not None and not is_partition:
             return Comparison(name, node.op, *pair)
         if is_partition and not isinstance(literal.value, str):
             return PartitionEval(node, want=True, null=False)
         if is_partition and (pair is not None or pa.types.is_string(kind)):
             return PartitionEval(node, want=True, null=False)
         return Unprunable(node, REASON_NOT_COMPARABLE)
+
+    def _look_at(self, column: Column) -> _Compared:
+        """Type, name, whether it is a partition column, and how it encloses literals, if it can."""
+        kind, name = self._type(column), self._name(column)
+        assert kind is not None
+        enclose = None if comparison_type(kind) is None else choose_encloser(kind)
+        self._compared[column] = kind, name, name in self._partition, enclose
+        return self._compared[column]
 
     def _in(self, node: Call, *, want: bool, null: bool) -> StatsPredicate:
         """IN and NOT IN with literals, some of which may be NULL."""

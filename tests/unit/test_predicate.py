@@ -3,6 +3,7 @@
 import datetime as dt
 import enum
 import operator
+import random
 from decimal import Decimal
 from functools import reduce
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from arrowlog import InvalidRequest
+from arrowlog.predicate.parse import sql
 from arrowlog.predicate.predicate import evaluate_predicate, parse_predicate
 
 
@@ -298,3 +300,62 @@ def test_a_negated_is_test_is_refused_in_tuples(op):
     condition = ("id", op) if "null" in op.lower() else ("id", op, None)
     with pytest.raises(InvalidRequest, match=r"is not an operator|no value"):
         parse_predicate([condition], pa.schema([("id", pa.int64())]))
+
+
+def parsed(parse):
+    try:
+        return parse()
+    except InvalidRequest as error:
+        return str(error)
+
+
+def test_comparisons_that_and_joins_are_parsed_as_everything_else():
+    """Texts of nothing but comparisons are parsed without tokens, with the same outcome."""
+    schema = pa.schema([(name, pa.int64()) for name in ("id", "Value", "a$b", "é", "select")])
+    columns = ["id", "Value", "a$b", "é", "ID", "select", "nope", '"id"', "id::int"]
+    signs = ["=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>", "< =", " LIKE "]
+    values = [
+        "5",
+        "-5",
+        "5.25",
+        "-0.50",
+        "'a'",
+        "''",
+        "'and'",
+        "- 5",
+        "5.",
+        ".5",
+        "1e3",
+        "5L",
+        "5bd",
+    ]
+    values += [
+        "5bd",
+        "'a''b'",
+        "-'x'",
+        "NULL",
+        "id",
+        "(5)",
+        "5 -- c",
+        "5/*c*/",
+        "9" * 30,
+        "9" * 120,
+        "'a",
+    ]
+    joints = [" AND ", " and ", "\nAnD\t", " AND", " OR ", " AND NOT ", " AND -- c\n", " AND AND "]
+    rng, without_tokens = random.Random(0), 0
+    for _ in range(4000):
+        odd = rng.random() < 0.3  # else mostly what is parsed without tokens
+
+        def pick(choices, usual, odd=odd):
+            return rng.choice(choices if odd else choices[:usual])
+
+        text = rng.choice(["", " ", "\n"])
+        for number in range(rng.randint(1, 4)):
+            text += pick(joints, 3) if number else ""
+            text += pick(columns, 4) + rng.choice(["", " "]) + pick(signs, 8) + pick(values, 7)
+        text += pick(["", " ", ";", " AND", " )"], 2)
+        expected = parsed(lambda text=text: sql._Parser(text, schema, 0).parse())
+        assert parsed(lambda text=text: sql.parse_sql(text, schema, 0)) == expected, text
+        without_tokens += sql._parse_comparisons(text, schema.names) is not None
+    assert without_tokens > 1000

@@ -30,6 +30,8 @@ from arrowlog.predicate.searches import SEARCH_OP, make_search
 from arrowlog.splits import ALL_FIELDS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from arrowlog.predicate.ast import Node
 
 # Whitespace and comments, which separate tokens.
@@ -87,12 +89,14 @@ def tokenize(text: str, tokens: re.Pattern[str]) -> list[Token]:
     A character that begins none of `tokens` becomes a token of the kind `other`.
     """
     result: list[Token] = []
+    kinds = {index: kind for kind, index in tokens.groupindex.items()}
+    make = tuple.__new__  # without the checks of arguments, which take as long as the match
     for match in tokens.finditer(text):
-        kind = match.lastgroup
-        assert kind is not None
-        token_text = match[kind]
+        index = match.lastindex
+        assert index is not None
+        kind, token_text = kinds[index], match[index]
         key = token_text.lower() if kind == "word" else token_text if kind == "sign" else ""
-        result.append(Token(kind, token_text, match.start(kind), key))
+        result.append(make(Token, (kind, token_text, match.start(index), key)))
         if kind == "end":
             break
     return result
@@ -161,6 +165,15 @@ _ARITY |= {"negative": (1, 1), "interval": (1, 1)}
 # Nested parentheses, lists and arguments; each takes about a dozen frames of Python's stack.
 _DEPTH_MAX = 60
 _NUMBER_LENGTH_MAX = 1000  # characters
+# `column sign literal`, followed by AND or the end of the text.
+_CONJUNCT = re.compile(
+    r"""
+    \s* ([^\W0-9][\w$]*) \s* (<>|!=|==|<=|>=|[=<>]) \s*
+    (?: (-?)([0-9]{1,100}(?:\.[0-9]{1,100})?) | '([^']*)' )
+    (?: \s+and(?=\s) | \s*(\Z) )
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 
 
 def parse_sql(text: str, schema: pa.Schema, now_micros: int) -> Node:
@@ -169,7 +182,29 @@ def parse_sql(text: str, schema: pa.Schema, now_micros: int) -> Node:
     `now_micros` is the value of `current_timestamp`, in microseconds since 1970. Raises
     InvalidRequest with the character position of the error.
     """
-    return _Parser(text, schema, now_micros).parse()
+    simple = _parse_comparisons(text, frozenset(schema.names))
+    return _Parser(text, schema, now_micros).parse() if simple is None else simple
+
+
+def _parse_comparisons(text: str, names: Collection[str]) -> Node | None:
+    """Parse comparisons of columns with literals that AND joins; None if there is anything else.
+
+    Generated predicates have hundreds of them, and a token for each word and sign takes longer
+    than everything that follows.
+    """
+    parts: list[Node] = []
+    position = 0
+    while (match := _CONJUNCT.match(text, position)) is not None:
+        name, sign, minus, number, quoted, end = match.groups()
+        if name not in names or name.lower() in _RESERVED:
+            return None
+        literal = Literal(quoted, "text") if number is None else _parse_number(number)
+        value = _negate(literal) if minus else literal
+        parts.append(Call(_COMPARISONS[sign], (Column(name), value)))
+        if end is not None:
+            return join_nodes("and", parts)
+        position = match.end()
+    return None
 
 
 def _syntax_error(start: int, why: str) -> InvalidRequest:
@@ -276,13 +311,16 @@ class _Parser:
         if sign.key not in _COMPARISONS:
             return None
         value = at + 2 + (tokens[at + 2].key == "-")
-        if tokens[value].kind not in ("number", "text"):
+        is_number = tokens[value].kind == "number"
+        if not is_number and (tokens[value].kind != "text" or value > at + 2):
             return None
         after = tokens[value + 1]
         if after.kind != "end" and after.key not in ("and", "or", ")"):
             return None
-        self._at = at + 2
-        literal = self._primary() if value == at + 2 else self._sign(None)
+        self._at = value
+        literal = self._primary()
+        if value > at + 2:
+            literal = _negate(literal)
         return Call(_COMPARISONS[sign.key], (Column(column.text), literal))
 
     def _is(self, left: Node | None) -> Node:
@@ -383,14 +421,7 @@ class _Parser:
         while left is None and (sign := self._take("-", "+")) is not None:
             negative ^= sign == "-"
         node = self._postfix(left)
-        if not negative:
-            return node
-        if isinstance(node, Literal) and isinstance(node.value, Decimal):
-            # Unary minus would round to the precision of the decimal context.
-            return Literal(node.value.copy_negate(), node.kind)
-        if isinstance(node, Literal) and isinstance(node.value, (int, float)):
-            return Literal(-node.value, node.kind)
-        return Call("negative", (node,))
+        return _negate(node) if negative else node
 
     def _postfix(self, left: Node | None) -> Node:
         node = self._primary() if left is None else left
@@ -624,11 +655,23 @@ class _Parser:
         return matches[0] if matches else None
 
 
+def _negate(node: Node) -> Node:
+    """The node after a minus sign."""
+    if isinstance(node, Literal) and isinstance(node.value, Decimal):
+        # Unary minus would round to the precision of the decimal context.
+        return Literal(node.value.copy_negate(), node.kind)
+    if isinstance(node, Literal) and isinstance(node.value, (int, float)):
+        return Literal(-node.value, node.kind)
+    return Call("negative", (node,))
+
+
 def _parse_number(text: str) -> Literal:
     """Parse a number with an optional Spark type suffix.
 
     Integers and decimals are exact; an exponent makes a double, as in DuckDB and Spark.
     """
+    if text.isdigit():
+        return Literal(int(text), "int")
     lower = text.lower()
     if lower.endswith("bd"):
         return Literal(Decimal(lower[:-2]), "decimal")
