@@ -92,6 +92,15 @@ class SplitLines:
         return self.count if self.rows is None else len(self.rows)
 
 
+def count_line_feeds(data: bytes | memoryview) -> int:
+    """Return the number of line feeds."""
+    octets = np.frombuffer(data, np.uint8)
+    return sum(
+        int(np.count_nonzero(octets[start : start + _SEARCHED_BYTES] == _LINE_FEED))
+        for start in range(0, len(octets), _SEARCHED_BYTES)
+    )
+
+
 def find_line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
     """Return the positions of all line feeds."""
     octets = np.frombuffer(data, np.uint8)
