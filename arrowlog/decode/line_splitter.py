@@ -344,6 +344,8 @@ def _lines_with_odd_values(values: Sequence[pa.Array], num_lines: int) -> NDArra
         is_odd = octets < _FIRST_PRINTABLE
         is_odd |= octets == _QUOTE
         is_odd |= octets == _BACKSLASH
+        if not is_odd.any():
+            continue
         bad = np.zeros(num_lines, np.bool_) if bad is None else bad
         offsets = np.frombuffer(part.buffers()[1], np.int32, len(part) + 1)
         bad[(np.searchsorted(offsets, np.flatnonzero(is_odd), "right") - 1) % num_lines] = True
