@@ -12,12 +12,11 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import concat_bytes, make_array
-from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row, contains_octets
+from arrowlog.arrays import make_array
+from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl, polars_is_stranded
 from arrowlog.formats import Protocol
@@ -269,7 +268,9 @@ def with_keys(table: pa.Table, root: str, table_format: Format) -> tuple[pa.Tabl
     """
     table = table_format.normalized_files(table)
     path = table["path"]
-    suspect = _contains_any(path, ":/", "..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
+    suspect = reconciliation.contains_any(path, ":/", "..") or bool(
+        pc.any(pc.starts_with(path, "/")).as_py()
+    )
     if suspect and polars_is_stranded():
         path = reconciliation.file_keys_without_polars(path, root_spellings(root))
     elif suspect:
@@ -280,26 +281,6 @@ def with_keys(table: pa.Table, root: str, table_format: Format) -> tuple[pa.Tabl
         path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
     empty = pc.min(pc.binary_length(path)).as_py() == 0
     return table.append_column("key", table_format.file_keys(table, path)), suspect or empty
-
-
-def _contains_any(texts: pa.ChunkedArray, *needles: str) -> bool:
-    """Whether any text contains one of the needles, which are two ASCII characters each.
-
-    A search through the bytes of all texts together rules most logs out before any text is searched
-    by itself.
-    """
-    return any(
-        any(_may_contain(chunk, *needle.encode()) for chunk in texts.chunks)
-        and pc.any(pc.match_substring(texts, needle)).as_py()
-        for needle in needles
-    )
-
-
-def _may_contain(texts: pa.Array, first: int, second: int) -> bool:
-    """Whether one byte directly follows another; also true across the border of two texts."""
-    if texts.type != pa.string():
-        return True
-    return contains_octets(np.frombuffer(concat_bytes(texts), np.uint8), first, second)
 
 
 def _check_paths(actions: ActionBatch, adds: pa.Table, root: str) -> None:

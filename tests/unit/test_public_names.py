@@ -42,6 +42,20 @@ def test_the_version_of_a_table_is_told_without_an_engine(tmp_path):
     assert not loaded_by(code, str(tmp_path / "t")) & (ENGINES | OPTIONAL)
 
 
+def test_a_plan_of_a_checkpoint_and_later_commits_loads_only_arrow(tmp_path):
+    schema = pa.schema([("id", pa.int64())])
+    table = arrowlog.Table.create(tmp_path / "t", schema, options={"checkpoint.enabled": False})
+    for number in range(60):
+        bounds = {"min_values": {"id": number}, "max_values": {"id": number}}
+        table.append([arrowlog.add_file(f"{number}.parquet", size=1, num_records=1, **bounds)])
+        if number == 3:
+            table.checkpoint()
+    code = (
+        "import arrowlog; assert arrowlog.Table(sys.argv[1]).scan('id = 7').paths == ['7.parquet']"
+    )
+    assert loaded_by(code, str(tmp_path / "t")) & (ENGINES | OPTIONAL) == {"pyarrow", "numpy"}
+
+
 def test_errors_load_no_engine():
     assert not loaded_by("from arrowlog import CommitConflict, InvalidRequest") & ENGINES
 
