@@ -135,6 +135,7 @@ def run(seed, root):
     for version in mended:
         assert not found[version], (version, found[version])
     check(history, promised=0)
+    history.table.refresh()
     for _ in range(rng.randint(0, 2)):
         history.commit()
     history.table.checkpoint()
@@ -153,7 +154,7 @@ def run(seed, root):
         assert not lost, f"{version} names {lost}, which clean-up deleted"
     assert not problems(root)[newest]
     check(history, promised=arrowlog.Table(root).earliest_version)
-    history.commit()
+    history.commit(arrowlog.Table(root, options=ALONE))
     check(history, promised=arrowlog.Table(root).earliest_version)
     return damaged, len(mended)
 
