@@ -219,7 +219,7 @@ def _check_overwrite(writer: Any, path: str | None) -> None:
 
 def _table(original: Callable[..., Any], self: Any, tableName: str) -> Any:  # noqa: N803 -- Spark's
     """Read a table of the catalog: ours at its location."""
-    location = SqlSession(_session(self)).table_location(tableName)
+    location = _location(_session(self), tableName)
     return original(self, tableName) if location is None else self.format(_FORMAT).load(location)
 
 
@@ -273,10 +273,10 @@ def _insert_into(
     overwrite: bool | None = None,  # noqa: FBT001 -- Spark's
 ) -> None:
     """Insert rows into a table of the catalog, by the position of columns."""
-    session = SqlSession(_session(self))
-    if session.table_location(tableName) is None:
+    if _location(_session(self), tableName) is None:
         original(self, tableName, overwrite)
         return
+    session = SqlSession(_session(self))
     replaces = _mode(self) == "overwrite" if overwrite is None else overwrite
     verb = "OVERWRITE" if replaces else "INTO"
     text = f"INSERT {verb} {tableName} TABLE {{rows}}"
@@ -284,6 +284,14 @@ def _insert_into(
         session.execute(text, rows=_frame(self))
     except ArrowlogError as error:
         raise to_spark_error(error) from None
+
+
+def _location(spark: Any, name: str) -> str | None:
+    """Return the location of a table of ours; None for every other table."""
+    try:
+        return SqlSession(spark).table_location(name)
+    except Exception:  # noqa: BLE001 -- a catalog that answers otherwise: Spark decides
+        return None
 
 
 def _session(self: Any) -> Any:

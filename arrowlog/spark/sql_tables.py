@@ -88,7 +88,11 @@ class SqlSession:
             provider, location = find(name)
         except PySparkException:  # no such table: Spark reports it
             return None
-        return location if provider.lower() in _NAMES else None
+        if provider.lower() not in _NAMES:
+            return None
+        # A name without a catalog is one of the current catalog, which may be another.
+        is_current = name.count(".") > 1 or self._spark.catalog.currentCatalog() == "spark_catalog"
+        return location if is_current else None
 
     def _locate_entry(self, name: str) -> str | None:
         """As `table_location`; the table's columns in the catalog become those of its log."""
