@@ -165,8 +165,8 @@ class Config:
         "checkpoint.parallelism",
         4,
         _integer(1, 1024),
-        "maximum number of concurrent requests to a remote store; if not set, obstore reads up to"
-        " 64 objects at a time",
+        "maximum number of concurrent requests to a remote store, and of parts of a checkpoint that"
+        " are made at a time; if not set, obstore reads up to 64 objects at a time",
         table=False,
     )
     checkpoint_read_timeout_seconds: int = _setting(

@@ -110,6 +110,8 @@ class TemplatePlan:
     groups: tuple[list[int], list[int]]
     columns: list[tuple[str, FieldKind, TemplateLeaf]]
     joined: list[tuple[str, list[str | TemplateSlot]]]
+    # Columns of constants by name, which the blocks share: as long as the longest block so far.
+    repeated: dict[str, pa.Array] = field(default_factory=dict)
 
 
 class TemplateMismatch(Exception):
@@ -645,9 +647,15 @@ def _to_columns(
     plan: TemplatePlan, values: SlotValues, count: int, pool: pa.MemoryPool | None
 ) -> ActionColumns:
     """Build the columns of an action from the slot values and the constants of its template."""
-    columns: ActionColumns = {
-        name: _to_column(kind, leaf, values, count, pool) for name, kind, leaf in plan.columns
-    }
+    columns: ActionColumns = {}
+    for name, kind, leaf in plan.columns:
+        if isinstance(leaf, TemplateSlot):
+            columns[name] = _to_column(kind, leaf, values, pool)
+            continue
+        repeated = plan.repeated.get(name)
+        if repeated is None or len(repeated) < count:
+            repeated = plan.repeated[name] = _repeat_constant(kind, leaf, count, pool)
+        columns[name] = repeated.slice(0, count)
     for name, parts in plan.joined:
         columns[name] = _join_parts(parts, values, count, pool)
     return columns
@@ -669,19 +677,25 @@ def _repeat_int(number: int, count: int, pool: pa.MemoryPool | None) -> pa.Array
 
 
 def _to_column(
-    kind: FieldKind, leaf: TemplateLeaf, values: SlotValues, count: int, pool: pa.MemoryPool | None
+    kind: FieldKind, slot: TemplateSlot, values: SlotValues, pool: pa.MemoryPool | None
+) -> pa.ChunkedArray:
+    """Build the column of a slot; raises `TemplateMismatch` if its type does not fit."""
+    if kind is FieldKind.INT and not pa.types.is_integer(values[slot].type):
+        raise TemplateMismatch
+    value = values[slot] if kind is FieldKind.INT else _to_string(values[slot], pool)
+    return value.dictionary_encode() if kind is FieldKind.WORD else value
+
+
+def _repeat_constant(
+    kind: FieldKind, constant: TemplateConstant, count: int, pool: pa.MemoryPool | None
 ) -> pa.Array:
-    """Build the column of one scalar; raises `TemplateMismatch` if its type does not fit."""
-    if isinstance(leaf, TemplateSlot):
-        if kind is FieldKind.INT and not pa.types.is_integer(values[leaf].type):
-            raise TemplateMismatch
-        value = values[leaf] if kind is FieldKind.INT else _to_string(values[leaf], pool)
-        return value.dictionary_encode() if kind is FieldKind.WORD else value
+    """Build the column of a constant; raises `TemplateMismatch` if its type does not fit."""
+    value = constant.value
     if kind is FieldKind.BOOL:
-        return repeat_bool(leaf.value is True, count)
+        return repeat_bool(value is True, count)
     if kind is FieldKind.INT:
-        return _repeat_int(int(str(leaf.value)), count, pool)
-    text = str(leaf.value).lower() if isinstance(leaf.value, bool) else str(leaf.value)
+        return _repeat_int(int(str(value)), count, pool)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
     if kind is FieldKind.WORD:
         return pa.DictionaryArray.from_arrays(
             pa.repeat(make_scalar(0, pa.int32()), count), make_array([text], pa.string())

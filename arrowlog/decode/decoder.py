@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import bytes_to_series, concat_bytes, make_array, make_scalar
+from arrowlog.arrays import concat_bytes, make_array, make_scalar
 from arrowlog.decode.columnar_decoder import (
     LineBlock,
     LineTemplate,
@@ -37,7 +37,7 @@ from arrowlog.decode.columnar_decoder import (
     merge_matches,
     which_fit,
 )
-from arrowlog.decode.line_splitter import cut_lines, int64_array
+from arrowlog.decode.line_splitter import count_line_feeds, cut_lines, int64_array
 from arrowlog.decode.row_decoder import (
     COMMIT_INFO_PREFIX,
     CommitInfoLines,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 # A sequence number is `file number << SEQ_LINE_BITS | line number`.
 SEQ_LINE_BITS = 32
-# From this many bytes on, decompressing in threads and counting lines with polars pay off.
+# From this many bytes on, decompressing in threads and counting lines with numpy pay off.
 _LARGE_FILE_BYTES = 1 << 17
 # Fewer files than this are added one by one: a batch costs a fixed number of Arrow calls.
 _BATCH_MIN_FILES = 8
@@ -398,7 +398,7 @@ def _count_lines(data: bytearray, start: int, stop: int) -> int:
     if stop - start < _LARGE_FILE_BYTES:
         return data.count(_LINE_FEED, start, stop)
     with memoryview(data) as view:
-        return int((bytes_to_series(view[start:stop]) == _LINE_FEED).sum())
+        return count_line_feeds(view[start:stop])
 
 
 # Below this many lines the row decoder is as fast as the columnar decoder, unless the lines are

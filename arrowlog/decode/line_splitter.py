@@ -92,6 +92,15 @@ class SplitLines:
         return self.count if self.rows is None else len(self.rows)
 
 
+def count_line_feeds(data: bytes | memoryview) -> int:
+    """Return the number of line feeds."""
+    octets = np.frombuffer(data, np.uint8)
+    return sum(
+        int(np.count_nonzero(octets[start : start + _SEARCHED_BYTES] == _LINE_FEED))
+        for start in range(0, len(octets), _SEARCHED_BYTES)
+    )
+
+
 def find_line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
     """Return the positions of all line feeds."""
     octets = np.frombuffer(data, np.uint8)
@@ -335,6 +344,8 @@ def _lines_with_odd_values(values: Sequence[pa.Array], num_lines: int) -> NDArra
         is_odd = octets < _FIRST_PRINTABLE
         is_odd |= octets == _QUOTE
         is_odd |= octets == _BACKSLASH
+        if not is_odd.any():
+            continue
         bad = np.zeros(num_lines, np.bool_) if bad is None else bad
         offsets = np.frombuffer(part.buffers()[1], np.int32, len(part) + 1)
         bad[(np.searchsorted(offsets, np.flatnonzero(is_odd), "right") - 1) % num_lines] = True

@@ -197,9 +197,10 @@ def _arrow_type(shape: Shape, number: pa.DataType = _DOUBLE) -> pa.DataType:
 
 
 def _all_members(shape: Shape) -> Iterator[tuple[str, Shape]]:
-    """Yield the members of all objects in a shape."""
+    """Yield the members of all objects in a shape, or in a JSON value."""
     if isinstance(shape, list):
-        yield from _all_members(shape[0])
+        for element in shape:
+            yield from _all_members(element)
     if isinstance(shape, dict):
         for key, member in shape.items():
             yield key, member
@@ -275,7 +276,7 @@ class _BlockReader:
             if not isinstance(value, dict) or not self.is_readable(value):
                 return False
             self.shape = _learn(self.shape, value)
-            self._num_fields += _count_fields(_learn(None, value))
+            self._num_fields += _count_fields(value)
         except JSON_ERRORS:
             return False
         self._num_learned += 1

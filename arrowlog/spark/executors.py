@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import marshal
 import os
 import shutil
 import tempfile
 import zipfile
 from functools import cache
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -63,11 +66,28 @@ def _archive() -> str:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for each in sorted(package.rglob("*")):
             if each.is_file() and "__pycache__" not in each.parts:
-                archive.write(each, f"arrowlog/{each.relative_to(package)}")
+                name = f"arrowlog/{each.relative_to(package).as_posix()}"
+                archive.write(each, name)
+                if each.suffix == ".py":
+                    archive.writestr(f"{name}c", _compiled(each, name))
         entry = importlib.util.find_spec("pyspark_arrowlog")
         if entry is not None and entry.origin is not None and os.path.isfile(entry.origin):
             archive.write(entry.origin, "pyspark_arrowlog.py")
     return path
+
+
+def _compiled(source: Path, name: str) -> bytes:
+    """Return a module as Python stores compiled ones, for the version of this process.
+
+    Python compiles the modules of a zip file each time they are imported: a second for every
+    worker. It uses these files instead. Another version of Python ignores them.
+    """
+    module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    code = SourceFileLoader(module, str(source)).get_code(module)
+    # With the hash of the source instead of its time, which a zip file has in local time.
+    unchecked_hash = (1).to_bytes(4, "little")
+    header = MAGIC_NUMBER + unchecked_hash + source_hash(source.read_bytes())
+    return header + marshal.dumps(code)
 
 
 def require_on_workers(spark: SparkSession) -> None:

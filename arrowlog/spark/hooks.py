@@ -6,6 +6,8 @@ used `arrowlog.spark`, the readers and writers of pyspark therefore treat our fo
 nothing else:
 
 - In classic sessions, `load` and `save` are `arrowlog.spark.read` and `arrowlog.spark.write`.
+- Tables of the session's catalog are read by `table` and written by `saveAsTable` and `insertInto`.
+  Spark passes no location to a Python data source.
 - On Spark Connect and in streams, where the server does the work, the settings of the session and
   the save mode travel as options.
 
@@ -21,11 +23,12 @@ import sys
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.errors import ArrowlogError
+from arrowlog.errors import ArrowlogError, InvalidRequest, TableExists
 from arrowlog.spark.local import WHEN_USED
 from arrowlog.spark.options import parse_source_options
 from arrowlog.spark.read import open_table
 from arrowlog.spark.settings import FORMAT_NAMES, session_options
+from arrowlog.spark.sql_tables import SqlSession, refuse_dynamic_overwrite
 from arrowlog.spark.target import CREATE_MODES
 from arrowlog.spark.types import to_spark_schema
 from arrowlog.spark.write import write
@@ -42,12 +45,12 @@ _HOOKED = "arrowlog_wraps"  # attribute of a replaced method: the original
 _LOCK = Lock()
 # By module and class: the methods that do the work. Those of Connect exist once it was imported.
 _CLASSES = {
-    ("pyspark.sql.readwriter", "DataFrameReader"): ("load",),
-    ("pyspark.sql.readwriter", "DataFrameWriter"): ("save",),
+    ("pyspark.sql.readwriter", "DataFrameReader"): ("load", "table"),
+    ("pyspark.sql.readwriter", "DataFrameWriter"): ("save", "saveAsTable", "insertInto"),
     ("pyspark.sql.streaming.readwriter", "DataStreamReader"): ("load",),
     ("pyspark.sql.streaming.readwriter", "DataStreamWriter"): ("start",),
-    ("pyspark.sql.connect.readwriter", "DataFrameReader"): ("load",),
-    ("pyspark.sql.connect.readwriter", "DataFrameWriter"): ("save",),
+    ("pyspark.sql.connect.readwriter", "DataFrameReader"): ("load", "table"),
+    ("pyspark.sql.connect.readwriter", "DataFrameWriter"): ("save", "saveAsTable", "insertInto"),
     ("pyspark.sql.connect.streaming.readwriter", "DataStreamReader"): ("load",),
     ("pyspark.sql.connect.streaming.readwriter", "DataStreamWriter"): ("start",),
 }
@@ -153,6 +156,8 @@ def _save(
     self.mode(mode).options(**options)
     if partitionBy is not None:
         self.partitionBy(partitionBy)
+    if _mode(self) == "overwrite":
+        _check_overwrite(self, path)
     if hasattr(self, "_jwrite"):
         _write(original, self, path)
         return
@@ -195,6 +200,129 @@ def _write(original: Callable[..., Any], writer: Any, path: str | None) -> None:
         raise to_spark_error(error) from None
 
 
+def _check_overwrite(writer: Any, path: str | None) -> None:
+    """Refuse to replace a table where the session asks to replace some partitions of it."""
+    options = {name.lower(): value for name, value in _writer_options(writer).items()}
+    place = options.get("path") if path is None else os.fspath(path)
+    if place is None or "replacewhere" in options:
+        return
+    try:
+        refuse_dynamic_overwrite(writer._spark, place)  # noqa: SLF001 -- as above
+    except InvalidRequest as error:
+        raise to_spark_error(error) from None
+    except ArrowlogError:  # the write reports it, with the options of the store
+        return
+
+
+# Tables of the catalog.
+
+
+def _table(original: Callable[..., Any], self: Any, tableName: str) -> Any:  # noqa: N803 -- Spark's
+    """Read a table of the catalog: ours at its location."""
+    location = _location(_session(self), tableName)
+    return original(self, tableName) if location is None else self.format(_FORMAT).load(location)
+
+
+def _save_as_table(
+    original: Callable[..., Any],
+    self: Any,
+    name: str,
+    format: str | None = None,  # noqa: A002 -- Spark's
+    mode: str | None = None,
+    partitionBy: Any = None,  # noqa: N803 -- Spark's
+    **options: Any,
+) -> None:
+    """Write a table of the catalog; one that is not there yet is created."""
+    if format is not None:
+        self.format(format)
+    if not _is_ours(self):
+        original(self, name, mode=mode, partitionBy=partitionBy, **options)
+        return
+    self.mode(mode).options(**options)
+    if partitionBy is not None:
+        self.partitionBy(partitionBy)
+    spark = _session(self)
+    session = SqlSession(spark)
+    if spark.catalog.tableExists(name):
+        location = session.table_location(name)
+        if location is None:
+            original(self, name)  # Spark decides
+            return
+        create_mode = CREATE_MODES.get(_mode(self))
+        if create_mode is None:
+            self.save(location)
+        elif create_mode != "ignore":
+            raise to_spark_error(TableExists(f"Spark's catalog has a table {name} already."))
+        return
+    path = {key.lower(): value for key, value in _writer_options(self).items()}.get("path")
+    location = session.declare(name, _frame(self).schema, path)
+    if not hasattr(self, "_jwrite"):  # Spark Connect refuses both the option and the argument
+        given = self._write.options
+        self._write.options = {key: given[key] for key in given if key.lower() != "path"}
+    try:
+        self.mode("errorifexists").save(location)
+    except Exception:
+        session.spark_sql(f"DROP TABLE IF EXISTS {name}")
+        raise
+
+
+def _insert_into(
+    original: Callable[..., Any],
+    self: Any,
+    tableName: str,  # noqa: N803 -- Spark's
+    overwrite: bool | None = None,  # noqa: FBT001 -- Spark's
+) -> None:
+    """Insert rows into a table of the catalog, by the position of columns."""
+    if _location(_session(self), tableName) is None:
+        original(self, tableName, overwrite)
+        return
+    session = SqlSession(_session(self))
+    replaces = _mode(self) == "overwrite" if overwrite is None else overwrite
+    verb = "OVERWRITE" if replaces else "INTO"
+    text = f"INSERT {verb} {tableName} TABLE {{rows}}"
+    try:
+        session.execute(text, rows=_frame(self))
+    except ArrowlogError as error:
+        raise to_spark_error(error) from None
+
+
+def _location(spark: Any, name: str) -> str | None:
+    """Return the location of a table of ours; None for every other table."""
+    try:
+        return SqlSession(spark).table_location(name)
+    except Exception:  # noqa: BLE001 -- a catalog that answers otherwise: Spark decides
+        return None
+
+
+def _session(self: Any) -> Any:
+    """Return the session of a reader or writer."""
+    return self._spark if hasattr(self, "_spark") else self._client
+
+
+def _frame(writer: Any) -> DataFrame:
+    """Return the rows of a writer."""
+    rows: Any = writer._df  # noqa: SLF001 -- as above
+    if not hasattr(writer, "_jwrite"):  # of Spark Connect: a plan
+        from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+
+        rows = ConnectFrame(rows, writer._spark)  # noqa: SLF001 -- as above
+    frame: DataFrame = rows
+    return frame
+
+
+def _mode(writer: Any) -> str:
+    """Return the save mode of a writer in lower case."""
+    if hasattr(writer, "_jwrite"):
+        return str(writer._jwrite.curmode().name()).lower()  # noqa: SLF001 -- as above
+    return (writer._write.mode or "error").lower()  # noqa: SLF001 -- as above
+
+
+def _writer_options(writer: Any) -> dict[str, Any]:
+    if hasattr(writer, "_jwrite"):
+        return _java_options(writer._spark, writer._jwrite.extraOptions())  # noqa: SLF001 -- as above
+    return dict(writer._write.options)  # noqa: SLF001 -- as above
+
+
 def _stream(
     original: Callable[..., Any],
     self: Any,
@@ -214,6 +342,9 @@ def _stream(
 _HOOKS: dict[tuple[bool, str], Callable[..., Any]] = {
     (False, "load"): _load,
     (False, "save"): _save,
+    (False, "table"): _table,
+    (False, "saveAsTable"): _save_as_table,
+    (False, "insertInto"): _insert_into,
     (True, "load"): _stream,
     (True, "start"): _stream,
 }

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.errors import ArrowlogError, InvalidRequest, TableNotFound
 from arrowlog.spark.fit import cast_for_insert
 from arrowlog.spark.local import is_connect
 from arrowlog.spark.read import open_table
@@ -88,7 +88,11 @@ class SqlSession:
             provider, location = find(name)
         except PySparkException:  # no such table: Spark reports it
             return None
-        return location if provider.lower() in _NAMES else None
+        if provider.lower() not in _NAMES:
+            return None
+        # A name without a catalog is one of the current catalog, which may be another.
+        is_current = name.count(".") > 1 or self._spark.catalog.currentCatalog() == "spark_catalog"
+        return location if is_current else None
 
     def _locate_entry(self, name: str) -> str | None:
         """As `table_location`; the table's columns in the catalog become those of its log."""
@@ -126,8 +130,9 @@ class SqlSession:
 
     def _shown_entry(self, name: str) -> tuple[str, str]:
         """Return provider and location of a table as a statement shows them; empty if none."""
-        parts = SqlText(f"FROM {name}").references()[0].parts
-        if len(parts) > 3 or (len(parts) == 3 and parts[0].lower() != "spark_catalog"):
+        references = SqlText(f"FROM {name}").references()
+        parts = references[0].parts if references else ()
+        if not parts or len(parts) > 3 or (len(parts) == 3 and parts[0].lower() != "spark_catalog"):
             return "", ""
         where = f"IN {_quoted(parts[-2])} " if len(parts) > 1 else ""
         rows = self.spark_sql(f"SHOW TABLE EXTENDED {where}LIKE {_literal(parts[-1])}").collect()
@@ -227,7 +232,7 @@ class SqlSession:
             return None
         options = {"path": location}
         if insert.overwrite:
-            self._refuse_dynamic(location)
+            refuse_dynamic_overwrite(self._spark, location)
         if insert.overwrite and location in self._versions:
             options["readVersion"] = str(self._versions[location])
         return self._with_options(insert.target, options)
@@ -289,7 +294,7 @@ class SqlSession:
         table = self._spark.read.format(FORMAT_NAMES[0]).load(path)
         rows = cast_for_insert(rows, table.schema, insert.columns, by_name=insert.by_name)
         if insert.overwrite:
-            self._refuse_dynamic(path)
+            refuse_dynamic_overwrite(self._spark, path)
         mode = "overwrite" if insert.overwrite else "append"
         writer = rows.write.format(FORMAT_NAMES[0]).mode(mode)
         if insert.overwrite and path in self._versions:
@@ -314,23 +319,22 @@ class SqlSession:
             self._update_columns(alter.target.text, location)
         return self._nothing()
 
-    def _refuse_dynamic(self, location: str) -> None:
-        """Raise `InvalidRequest` if the session asks to replace only partitions that have rows."""
-        mode = self._spark.conf.get("spark.sql.sources.partitionOverwriteMode") or ""
-        if mode.upper() != "DYNAMIC" or not open_table(self._spark, location).partition_columns:
-            return
-        raise InvalidRequest(
-            "INSERT OVERWRITE replaces the whole table, but this session asks for dynamic partition"
-            " overwrite.",
-            next="Set spark.sql.sources.partitionOverwriteMode to STATIC, or use replace_where of"
-            " arrowlog.spark.write.",
-        )
-
     def _view(self, frame: DataFrame, name: str, replaces: bool, is_global: bool) -> DataFrame:  # noqa: FBT001
         """Create a temporary view of a DataFrame, which stays at its version."""
         prefix = "createOrReplace" if replaces else "create"
         getattr(frame, f"{prefix}{'Global' if is_global else ''}TempView")(_quoted(name))
         return self._nothing()
+
+    def declare(self, name: str, columns: StructType, location: str | None) -> str:
+        """Create an entry of the catalog without a log; return its location."""
+        place = "" if location is None else f" LOCATION {_literal(location)}"
+        self.spark_sql(
+            f"CREATE TABLE {name} ({_column_list(columns)}) USING {FORMAT_NAMES[0]}{place}"
+        )
+        found = self.table_location(name)
+        if found is None:
+            raise InvalidRequest(f"Spark's catalog has no location for {name}.")
+        return found
 
     def _create(self, create: CreateText, *args: Any, **kwargs: Any) -> DataFrame:
         """Create a table in the catalog, and its log if there is none at the location."""
@@ -339,11 +343,8 @@ class SqlSession:
         rows = None if create.query is None else self.execute(create.query, *args, **kwargs)
         header = create.header
         if rows is not None and create.schema_position is not None:
-            columns = ", ".join(
-                f"{_quoted(item.name)} {_ddl(item.dataType)}" for item in rows.schema
-            )
             at = create.schema_position
-            header = f"{header[:at]} ({columns}){header[at:]}"
+            header = f"{header[:at]} ({_column_list(rows.schema)}){header[at:]}"
         self.spark_sql(header)
         try:
             self._create_log(create, rows)
@@ -376,6 +377,27 @@ class SqlSession:
         return self._spark.createDataFrame([], StructType([]))
 
 
+def refuse_dynamic_overwrite(spark: SparkSession, location: str) -> None:
+    """Raise `InvalidRequest` if the session asks to replace only the partitions that have rows.
+
+    An overwrite replaces the whole table, as it also does in Spark if nothing is partitioned.
+    """
+    mode = spark.conf.get("spark.sql.sources.partitionOverwriteMode") or ""
+    if mode.upper() != "DYNAMIC":
+        return
+    try:
+        is_partitioned = bool(open_table(spark, location).partition_columns)
+    except TableNotFound:
+        return
+    if is_partitioned:
+        raise InvalidRequest(
+            "An overwrite replaces the whole table, but this session asks for dynamic partition"
+            " overwrite.",
+            next="Set spark.sql.sources.partitionOverwriteMode to STATIC, or say what to replace:"
+            " replace_where of arrowlog.spark.write, or the option replaceWhere.",
+        )
+
+
 def to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Convert rows to a DataFrame, casting types that Spark does not accept from Arrow."""
     fields = [pa.field(item.name, spark_type(item.type), item.nullable) for item in rows.schema]
@@ -391,6 +413,10 @@ def spark_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
         return pa.string()
     return kind
+
+
+def _column_list(columns: StructType) -> str:
+    return ", ".join(f"{_quoted(item.name)} {_ddl(item.dataType)}" for item in columns)
 
 
 def _ddl(kind: Any) -> str:

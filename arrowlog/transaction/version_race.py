@@ -87,7 +87,7 @@ class ContentionBackoff:
     winning commit first, and would lose to the same writer again and again. So a writer that lost a
     race within the last `_CONTENTION_SECONDS` sometimes waits for two puts before its next commit,
     with a probability that grows with the number of races a commit takes. The constants come from
-    a simulation of 2 to 16 writers at one round trip per put: together they reach 90 % of the
+    a simulation of 2 to 16 writers at one round trip per put: together they reach 85 % of the
     commit rate of a single writer, and no writer starves (decision 5).
 
     Attributes:
@@ -114,7 +114,7 @@ class ContentionBackoff:
         """Return the seconds to wait before the first put of a commit; usually 0."""
         if clock.seconds() - self.lost_at > _CONTENTION_SECONDS:
             return 0.0
-        if clock.uniform() > min(0.1 + self.crowd / 75, 0.6):
+        if clock.uniform() > min(0.1 + self.crowd / 60, 0.6):
             return 0.0
         return min(2 * self.put_seconds * (0.75 + clock.uniform() / 2), _WAIT_SECONDS_MAX)
 

@@ -10,7 +10,7 @@ from support.waiting import SECONDS_MAX
 from arrowlog.decode.decoder import SEQ_LINE_BITS, LineBuffer
 from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
 from arrowlog.formats.indextables.compression import CODEC_BYTES, compress, decompress
-from arrowlog.storage import LocalStore, open_store
+from arrowlog.storage import LocalStore, PutOutcome, open_store
 from arrowlog.storage.fsspec_store import FsspecStore, MemoryStore
 
 LOG = "_transaction_log"
@@ -58,6 +58,15 @@ def test_get_gives_all_bytes(place, size):
     found = place.store.get("a/b")
     assert type(found) is bytes
     assert found == data
+
+
+def test_put_or_find_creates_once_and_finds_nothing_but_what_is_there(place):
+    put, key = place.store.put_or_find, f"{LOG}/1"
+    assert put(key, b"first") == (PutOutcome.DONE, None)
+    outcome, found = put(key, b"second")
+    assert outcome is PutOutcome.EXISTS
+    assert found in (None, b"first")
+    assert place.store.get(key) == b"first"
 
 
 @pytest.mark.parametrize("name", ["with space", "ü", "a=b%20c", "#1", "a?b", "[x]*", "a:b"])

@@ -1,7 +1,6 @@
 """A standalone cluster: executors without arrowlog, killed executors, and speculation."""
 
 import json
-import os
 import socket
 from contextlib import closing
 
@@ -20,9 +19,33 @@ def cluster(tmp_path_factory):
             yield running
 
 
-def drive(cluster, name, folder, *, dependencies, **settings):
+@pytest.fixture(scope="module")
+def pythons(tmp_path_factory):
+    """Programs without arrowlog, by whether they have its dependencies; made once."""
+    return {
+        dependencies: spark_cluster.python_without_arrowlog(
+            tmp_path_factory.mktemp("python"), dependencies=dependencies
+        )
+        for dependencies in (False, True)
+    }
+
+
+@pytest.fixture(scope="module")
+def killed(cluster, pythons, tmp_path_factory):
+    """What one driver finds while its executors are killed and slow tasks run twice."""
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.deploy.maxExecutorRetries": "-1",
+    }
+    return drive(cluster, "killed", tmp_path_factory.mktemp("killed"), pythons[True], **settings)
+
+
+def drive(cluster, name, folder, python, **settings):
     """Run a program as a driver, with executors on a Python without arrowlog."""
-    python = spark_cluster.python_without_arrowlog(folder, dependencies=dependencies)
     (folder / "data").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", cluster.java_home)
@@ -38,8 +61,8 @@ def drive(cluster, name, folder, *, dependencies, **settings):
 
 
 @pytest.mark.promise("spark.native_needs_nothing_on_executors")
-def test_executors_with_nothing_but_spark(cluster, tmp_path):
-    found = drive(cluster, "bare", tmp_path, dependencies=False)
+def test_executors_with_nothing_but_spark(cluster, pythons, tmp_path):
+    found = drive(cluster, "bare", tmp_path, pythons[False])
     assert found.pop("count") == cluster_driver.ROWS
     assert found.pop("sum") == sum(n for n in range(2000, cluster_driver.ROWS) if n % 4 == 3)
     assert set(found) == {"read", "write", "checkpoint", "register", "ship"}
@@ -49,7 +72,7 @@ def test_executors_with_nothing_but_spark(cluster, tmp_path):
     assert "arrowlog" not in found["ship"].partition("cannot import")[2].partition(".")[0]
 
 
-def test_arrowlog_is_sent_to_executors(cluster, tmp_path):
+def test_arrowlog_is_sent_to_executors(cluster, pythons, tmp_path):
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -58,7 +81,7 @@ def test_arrowlog_is_sent_to_executors(cluster, tmp_path):
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": port,
     }
-    found = drive(cluster, "shipped", tmp_path, dependencies=True, **connect)
+    found = drive(cluster, "shipped", tmp_path, pythons[True], **connect)
     for said in (found.pop("refusal"), found.pop("connect refusal")):
         assert "cannot import arrowlog. " in said
         assert "arrowlog.spark.ship(spark)" in said
@@ -75,28 +98,14 @@ def test_arrowlog_is_sent_to_executors(cluster, tmp_path):
 
 
 @pytest.mark.promise("spark.rows_exact_when_executors_die")
-def test_rows_are_exact_when_executors_are_killed_and_tasks_run_twice(cluster, tmp_path):
-    found = drive(
-        cluster,
-        "kills",
-        tmp_path,
-        dependencies=True,
-        **{
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.multiplier": "1.1",
-            "spark.speculation.quantile": "0.5",
-            "spark.speculation.minTaskRuntime": "100ms",
-            "spark.deploy.maxExecutorRetries": "-1",
-        },
-    )
+def test_rows_are_exact_when_executors_are_killed_and_tasks_run_twice(killed):
+    found = killed["rows"]
     assert found == dict.fromkeys(found, True)
     assert len(found) == 6
-    assert os.path.isdir(tmp_path / "data")
 
 
 @pytest.mark.promise("spark.rows_exact_when_executors_die")
-def test_an_overwrite_is_whole_or_nothing_when_executors_are_killed(cluster, tmp_path):
-    found = drive(cluster, "overwrites", tmp_path, dependencies=True)
+def test_an_overwrite_is_whole_or_nothing_when_executors_are_killed(killed):
+    found = killed["overwrites"]
     assert found == dict.fromkeys(found, True)
     assert len(found) == 9

@@ -155,6 +155,55 @@ def test_columns_of_a_partitioned_table_of_the_catalog(sql, tmp_path):
     assert sql("SELECT p, id, w FROM copies") == [(1, 2, "a")]
 
 
+def test_writers_and_readers_of_the_catalog(either, sql, tmp_path):
+    """`saveAsTable`, `insertInto` and `spark.read.table`, as for other formats of Spark."""
+    rows = either.range(6).selectExpr("id", "id % 3 AS p")
+    place = str(tmp_path / "saved")
+    writer = rows.write.format("arrowlog").option("path", place).partitionBy("p")
+    writer.saveAsTable("events")
+    assert arrowlog.Table(place).snapshot().partition_columns == ("p",)
+    assert either.read.table("events").count() == 6
+    assert either.read.option("versionAsOf", 0).table("default.events").count() == 0
+    with pytest.raises(PySparkException, match="events already"):
+        rows.write.format("arrowlog").saveAsTable("events")
+    rows.write.format("arrowlog").mode("ignore").saveAsTable("events")
+    assert len(ids(place)) == 6
+    rows.selectExpr("p", "id + 6 AS id").write.saveAsTable("events", "indextables", "append")
+    assert ids(place) == list(range(12))
+    rows.selectExpr("id + 50", "7L").write.insertInto("events")
+    assert ids(place) == [*range(12), *range(50, 56)]
+    rows.write.insertInto("events", overwrite=True)
+    assert ids(place) == list(range(6))
+    either.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        with pytest.raises(PySparkException, match="replaces the whole table"):
+            rows.write.format("arrowlog").mode("overwrite").save(place)
+        for overwrite in (
+            lambda: rows.write.mode("overwrite").insertInto("events"),
+            lambda: sql(f"INSERT OVERWRITE arrowlog.`{place}` SELECT 1L, 1L"),
+        ):
+            with pytest.raises((PySparkException, arrowlog.InvalidRequest), match="the whole"):
+                overwrite()
+        some = rows.filter("p = 1").write.format("arrowlog").mode("overwrite")
+        some.option("replaceWhere", "p = 1").save(place)
+    finally:
+        either.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert ids(place) == list(range(6))
+    rows.write.format("arrowlog").saveAsTable("copies")
+    assert sql("SELECT count(*), sum(id) FROM copies") == [(6, 15)]
+    with pytest.raises(PySparkException):
+        rows.write.format("arrowlog").option("path", place).saveAsTable("strange")
+    assert not either.catalog.tableExists("strange")
+
+
+def test_other_formats_of_the_catalog_are_left_alone(either, sql):
+    rows = either.range(3)
+    sql("DROP TABLE IF EXISTS strange")
+    rows.write.saveAsTable("strange", format="parquet")
+    rows.write.insertInto("strange")
+    assert either.read.table("strange").count() == 6
+
+
 def test_a_table_from_a_query(sql, table, tmp_path):
     path, place = f"arrowlog.`{table.uri}`", tmp_path / "copy"
     sql(

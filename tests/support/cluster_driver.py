@@ -90,9 +90,22 @@ def connect(folder, table):
     return found
 
 
-def kills(spark, folder):
-    """Executors are killed in the middle of reads and writes, and slow tasks run twice."""
+def killed(spark, folder):
+    """Executors are killed in the middle of the work, and slow tasks run twice."""
     arrowlog.spark.ship(spark)
+    return {
+        name: work(spark, make_folder(f"{folder}/{name}"))
+        for name, work in {"rows": reads_and_writes, "overwrites": overwrites}.items()
+    }
+
+
+def make_folder(folder):
+    os.makedirs(folder)
+    return folder
+
+
+def reads_and_writes(spark, folder):
+    """Tables are read and written while an executor is killed, and by tasks that run twice."""
     app = spark.sparkContext.applicationId
     table = f"{folder}/table"
     arrowlog.spark.write(spark.range(0, ROWS, 1, 8), table, native=True)
@@ -122,7 +135,6 @@ def overwrites(spark, folder):
 
     Every way fails once, because a task fails after that, and succeeds once.
     """
-    arrowlog.spark.ship(spark)
     app = spark.sparkContext.applicationId
     place = f"{folder}/table"
     arrowlog.spark.write(spark.range(0, ROWS, 1, 4), place, native=True)
@@ -241,6 +253,6 @@ class Stops:
 if __name__ == "__main__":
     name, settings, place = sys.argv[1:]
     session = arrowlog.spark.session(name, **json.loads(settings))
-    jobs = {"bare": bare, "shipped": shipped, "kills": kills, "overwrites": overwrites}
+    jobs = {"bare": bare, "shipped": shipped, "killed": killed}
     print(json.dumps(jobs[name](session, place)))
     session.stop()

@@ -99,6 +99,7 @@ _FOOTER_BYTES_MAX = 1 << 20
 _DISTINCT_SHARE_MAX = 0.5
 # Rows by which that share is estimated, and the columns to sort by from so many such samples.
 _SAMPLE_ROWS = 4096
+_FEW_ROWS = 1024  # of them, by which most columns are told already
 _SAMPLES = 4
 # More than the footer of a part says about a column of a row group.
 _CHUNK_FOOTER_BYTES = 1 << 9
@@ -351,8 +352,10 @@ def _repetitive_columns(table: pa.Table) -> list[str]:
         if pa.types.is_dictionary(column.type):
             repetitive.append(name)
         elif not pa.types.is_boolean(column.type):
-            distinct = len(column.combine_chunks().dictionary_encode().dictionary)
-            if distinct <= sample.num_rows * _DISTINCT_SHARE_MAX:
+            few = column.slice(0, _FEW_ROWS)
+            if len(few.unique()) == _FEW_ROWS:
+                continue  # no two are equal: as a rule, paths, sizes and times
+            if len(column.unique()) <= sample.num_rows * _DISTINCT_SHARE_MAX:
                 repetitive.append(name)
     return repetitive
 

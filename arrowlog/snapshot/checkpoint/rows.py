@@ -286,8 +286,10 @@ def build_row_group_index(
         aggregated = _aggregate(name, _unbounded_stats(columns, name), group_files)
         index |= {key: aggregated[key] for key in (f"nulls.{name}", f"none.{name}")}
     paths = rows["path"].combine_chunks()
+    ranges = [pc.min_max(paths.slice(start, group_files)) for start in starts]
     for name, side in zip(PATH_RANGE, ("min", "max"), strict=True):
-        index[name] = _per_group(group_files, lambda some, side=side: pc.min_max(some)[side], paths)
+        ends = [pa.repeat(both[side], 1) for both in ranges]
+        index[name] = pa.concat_arrays(ends) if ends else paths.slice(0, 0)
     return pa.table(index)
 
 
@@ -573,13 +575,14 @@ def render_as_text(values: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
         return pa.chunked_array([pc.cast(floats.to_arrow(), pa.string())])
     separator, unit = form[0], form[1:].removesuffix("Z")
     in_unit = pc.cast(values, pa.timestamp(unit), safe=False)
-    texts = pc.utf8_replace_slice(pc.cast(in_unit, pa.string()), 10, 11, separator)
+    # Times have no characters but ASCII, and functions for bytes are several times as fast.
+    texts = pc.binary_replace_slice(pc.cast(in_unit, pa.string()), 10, 11, separator)
     if form.endswith("Z"):
-        texts = pc.binary_join_element_wise(texts, _Z, _EMPTY)
-    return texts
+        texts = pc.binary_replace_slice(texts, _TEXT_END, _TEXT_END, "Z")
+    return pc.cast(texts, pa.string())
 
 
-_Z, _EMPTY = make_array(["Z", ""], pa.string())
+_TEXT_END = 1 << 20  # beyond the end of a text: what is put there follows it
 
 
 def flatten_all_maps(adds: pa.Table, names: Sequence[str]) -> pa.Table:

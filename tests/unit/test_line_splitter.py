@@ -1,0 +1,99 @@
+"""Cutting lines: what random damage to regular lines rarely reaches, each by itself."""
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrowlog.decode import line_splitter
+from arrowlog.decode.line_splitter import (
+    LineLayout,
+    contains_octets,
+    count_line_feeds,
+    cut_lines,
+    find_line_feeds,
+    split_blocks,
+    split_lines,
+)
+
+
+def layout() -> LineLayout:
+    """Lines such as `a=1,const,bb=x!`: values behind `a=` and between `bb=` and `!`."""
+    found = LineLayout()
+    found.add_field(b"a=", b"")
+    found.add_field(b"const", None)
+    found.add_field(b"bb=", b"!")
+    return found.close()
+
+
+def cut(lines: list[bytes]) -> tuple[list[list[str]], list[int] | None]:
+    data = b"".join(line + b"\n" for line in lines)
+    found = split_lines(data, layout(), [[0], [1]], None)
+    assert found.count == len(lines)
+    rows = None if found.rows is None else found.rows.tolist()
+    return [part.to_pylist() for part in found.values], rows
+
+
+def test_values_are_cut_out_of_every_line():
+    lines = [b"a=1,const,bb=x!", b"a=,const,bb=!", b"a=22,const,bb=!!"]
+    assert cut(lines) == ([["1", "", "22"], ["x", "", "!"]], None)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"a=1,const",
+        b"a=1,const,bb=x!,",
+        b"a=1,consu,bb=x!",
+        b"a=1,cons,bb=xx!",
+        b"b=1,const,bb=x!",
+        b"a=1,const,bb=x?",
+        b"a=1,const,bb!",
+        b"a=1,const,bb=",
+        b"a,const,bb=x!",
+        b'a=",const,bb=x!',
+        b"a=1,const,bb=\\!",
+        b"a=\x1f,const,bb=x!",
+        b"a=1\r,const,bb=x!",
+        b"\xef\xbb\xbfa=1,const,bb=x!",
+        b"",
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_odd_line_is_left_out_and_no_other(odd, place):
+    lines = [b"a=1,const,bb=x!", b"a=2,const,bb=y y!"]
+    lines.insert(place, odd)
+    rows = [row for row in range(3) if row != place]
+    assert cut(lines) == ([["1", "2"], ["x", "y y"]], rows)
+
+
+def test_text_that_is_not_utf_8_is_refused():
+    assert cut(["a=é,const,bb=x!".encode()]) == ([["é"], ["x"]], None)
+    with pytest.raises(pa.ArrowInvalid):
+        cut([b"a=\xff,const,bb=x!"])
+
+
+def test_blocks_are_whole_lines(monkeypatch):
+    monkeypatch.setattr(line_splitter, "_BLOCK_BYTES", 40)
+    monkeypatch.setattr(line_splitter, "_BLOCK_MIN_LINES", 1)
+    rng = random.Random(5)
+    data = b"".join(b"x" * rng.randrange(60) + b"\n" for _ in range(200))
+    blocks = list(split_blocks(data))
+    assert len(blocks) > 20
+    assert b"".join(blocks) == data
+    assert all(block.endswith(b"\n") for block in blocks)
+
+
+def test_searches_agree_with_those_of_bytes(monkeypatch):
+    monkeypatch.setattr(line_splitter, "_SEARCHED_BYTES", 7)
+    rng = random.Random(6)
+    for _ in range(300):
+        data = bytes(rng.choices(b".:/\nab", (2, 1, 1, 3, 9, 9), k=rng.randrange(40)))
+        octets = np.frombuffer(data, np.uint8)
+        assert count_line_feeds(data) == data.count(b"\n")
+        assert find_line_feeds(data).tolist() == [i for i, o in enumerate(data) if o == 10]
+        assert cut_lines(data + b"\n").to_pylist() == (data + b"\n").splitlines(keepends=True)
+        assert contains_octets(octets, ord(":")) == (b":" in data)
+        for needle in (b":/", b".."):
+            assert contains_octets(octets, *needle) == (needle in data)

@@ -1,0 +1,40 @@
+"""The archive that `arrowlog.spark.ship` sends to executors."""
+
+import subprocess
+import sys
+import zipfile
+
+import arrowlog
+from arrowlog.spark.executors import _archive
+
+PROGRAM = """
+import sys
+archive, ending = sys.argv[1:]
+sys.path.insert(0, archive)
+import arrowlog.spark.frame, arrowlog.spark.tasks
+for name in ("arrowlog", "arrowlog.spark.frame", "arrowlog.spark.tasks"):
+    file = sys.modules[name].__file__
+    assert file.startswith(archive), file
+    assert file.endswith(ending), file
+print(arrowlog.__version__)
+"""
+
+
+def imported(archive, ending, *options):
+    command = [sys.executable, *options, "-c", PROGRAM, str(archive), ending]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_workers_import_compiled_modules():
+    assert imported(_archive(), ".pyc") == arrowlog.__version__
+
+
+def test_another_version_of_python_compiles_the_modules(tmp_path):
+    """The compiled files begin with a number of the version of Python."""
+    other = tmp_path / "other.zip"
+    with zipfile.ZipFile(_archive()) as made, zipfile.ZipFile(other, "w") as archive:
+        for name in made.namelist():
+            data = made.read(name)
+            archive.writestr(name, b"\0\0\0\0" + data[4:] if name.endswith(".pyc") else data)
+    assert imported(other, ".py") == arrowlog.__version__
