@@ -339,6 +339,14 @@ class Metrics:
         """Return one value of `to_dict`; raises KeyError if there is no such instrument."""
         return self.to_dict()[name]
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is an instrument of that name."""
+        return name in INSTRUMENTS
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the instruments, as over the keys of `to_dict`."""
+        return iter(INSTRUMENTS)
+
     def to_dict(self) -> dict[str, Any]:
         """Return all instruments by name, ready for JSON.
 

@@ -312,3 +312,10 @@ def test_every_result_has_its_duration(tmp_path, call):
         shutil.rmtree(f"{table.uri}/_transaction_log")
         result = arrowlog.rebuild(table.uri)
     assert result.milliseconds > 0
+
+
+def test_names_are_those_of_the_instruments(root):
+    table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
+    assert "commits" in table.metrics()
+    assert "none" not in table.metrics()
+    assert list(table.metrics()) == list(table.metrics().to_dict())
