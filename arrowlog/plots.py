@@ -177,7 +177,7 @@ def growth(table: Table) -> Any:
     )
     alt = _altair()
     dots = alt.OverlayMarkDef(size=16) if frame.height <= _DOTS_MAX else False
-    base = alt.Chart(frame, width=_WIDTH, height=140).mark_area(
+    base = alt.Chart(_with_offsets(frame), width=_WIDTH, height=140).mark_area(
         interpolate="step-after", opacity=0.35, line=True, point=dots
     )
     tooltip = [
@@ -234,7 +234,7 @@ def churn(table: Table) -> Any:
         base=top - pl.col("bytes"),  # Vega-Lite does not stack bars that have two ends in time
     )
     title = f"Bytes added (up) and removed (down) per {period}"
-    bars = alt.Chart(frame, width=_WIDTH, title=title).mark_bar()
+    bars = alt.Chart(_with_offsets(frame), width=_WIDTH, title=title).mark_bar()
     return bars.encode(
         _time_axis(alt, "start"),
         alt.X2("end:T"),
@@ -359,6 +359,18 @@ def pruning(plan: ScanPlan) -> Any:
 
 def _query(table: Table, query: str) -> pl.DataFrame:
     return pl.DataFrame(pl.from_arrow(table.query(query)))
+
+
+def _with_offsets(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return times as text with their offset.
+
+    Some releases of altair leave it out, and a browser then takes the times for local ones.
+    """
+    return frame.with_columns(
+        pl.col(name).dt.strftime("%Y-%m-%dT%H:%M:%S%.f%z")
+        for name, kind in frame.schema.items()
+        if isinstance(kind, pl.Datetime)
+    )
 
 
 def _sql_literal(value: str) -> str:
