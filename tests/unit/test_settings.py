@@ -282,9 +282,7 @@ def no_store_gets_more_requests_at_a_time(tmp_path, monkeypatch):
             if isinstance(store, obstore_s3.ObstoreS3):
                 monkeypatch.setattr(obstore, "get", gate(lambda client, key: Body(b"x")))
             else:
-                monkeypatch.setattr(
-                    store.fs, "cat_file", gate(lambda path: b"x"), raising=False
-                )
+                monkeypatch.setattr(store.fs, "cat_file", gate(lambda path: b"x"), raising=False)
             readers = [
                 threading.Thread(target=store.get_many, args=([f"{n}" for n in range(20)],))
                 for _ in range(3)
