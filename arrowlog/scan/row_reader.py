@@ -10,9 +10,10 @@ groups; DuckDB evaluates the rest on the batches that Arrow returns.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -174,7 +175,8 @@ class RowReader:
             misspelled = spellings.any(source.plain_fragments)
             plain = source.rest is None and not misspelled and not source.special
             if plain and not self._filters_floats():
-                return int(source.dataset.count_rows())
+                with suppress(pa.ArrowNotImplementedError):  # as in `_scan`
+                    return int(source.dataset.count_rows())
         return sum(batch.num_rows for batch in self._batches(source, self.schema.names[:1], {}))
 
     def _filters_floats(self) -> bool:
@@ -353,12 +355,7 @@ class RowReader:
         needed = wanted if rest is None else [*wanted, *sorted(rest.columns - set(wanted))]
         spellings = ColumnCaseResolver(self.schema, self.partition_columns)
         size = options.get("batch_size", _BATCH_ROWS)
-        scanner = source.dataset.scanner(columns=needed, **{**options, "batch_size": size})
-        batches = (
-            tagged.record_batch
-            for tagged in scanner.scan_batches()
-            if not spellings.of(tagged.fragment)  # else Arrow reads its columns as NULL
-        )
+        batches = self._scan(source, needed, {**options, "batch_size": size}, spellings)
         if rest is None:
             yield from (batch.select(wanted) for batch in batches)
         else:
@@ -372,6 +369,42 @@ class RowReader:
                     matched = table.filter(evaluate_predicate(self.predicate, table))
                     yield from matched.select(wanted).to_batches(max_chunksize=size)
         yield from self._read_special(source, wanted, size)
+
+    def _scan(
+        self,
+        source: _Source,
+        names: list[str],
+        options: Mapping[str, Any],
+        spellings: ColumnCaseResolver,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of the plain files that pass the pushed-down filters, in the files' order.
+
+        Arrow has no kernels that compare a column of texts with the bounds of a row group in a file
+        that was written with views of texts, as delta-rs does now and then. Such a scan is begun
+        again with filters on the rows alone, and goes on where it was interrupted: both ways have
+        the same rows in the same order.
+        """
+        num_rows = 0
+        try:
+            for tagged in source.dataset.scanner(columns=names, **options).scan_batches():
+                if not spellings.of(tagged.fragment):  # else Arrow reads its columns as NULL
+                    num_rows += tagged.record_batch.num_rows
+                    yield tagged.record_batch
+        except pa.ArrowNotImplementedError:
+            if not source.filters:
+                raise
+        else:
+            return
+        where = reduce(and_, source.filters)
+        columns = list(self.schema.names)
+        for key, fragment in source.fragments.items():
+            if key in source.special or spellings.of(fragment):
+                continue
+            scanner = fragment.scanner(schema=self.schema, columns=columns, **options)
+            for batch in scanner.to_batches():
+                table = pa.Table.from_batches([batch]).filter(where).select(names)
+                yield from table.slice(num_rows).to_batches()
+                num_rows = max(num_rows - table.num_rows, 0)
 
     def _read_special(
         self, source: _Source, wanted: list[str], size: int
