@@ -1,4 +1,4 @@
-"""Records of deleted commits that no clean-up has written, and logs that lost their commits."""
+"""Retirement records that no cleanup wrote, and logs that lost their commits."""
 
 import pyarrow as pa
 import pytest
@@ -40,7 +40,7 @@ USES = {
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("versions", [(1, 6), (3, 3), (6, 6), (7, 7), (0, 10**20 - 1)], ids=str)
-def test_a_record_without_a_checkpoint_above_it_is_not_believed(root, versions, use):
+def test_record_without_a_checkpoint_above_it_raises(root, versions, use):
     build(root)
     record(root, *versions)
     with pytest.raises(LogCorrupt, match=rf"_retired/{versions[1]:020d}.*delete the record"):
@@ -53,7 +53,7 @@ def test_a_record_without_a_checkpoint_above_it_is_not_believed(root, versions, 
     assert sorted(found) == list(range(6))
 
 
-def test_an_open_handle_does_not_believe_it_either(root):
+def test_open_handle_raises_on_a_record_without_a_checkpoint(root):
     table = build(root)
     table.snapshot()
     record(root, 7, 7)
@@ -62,7 +62,7 @@ def test_an_open_handle_does_not_believe_it_either(root):
 
 
 @pytest.mark.parametrize("left", ["_retired", "_last_checkpoint"])
-def test_a_log_that_lost_all_but_version_0_is_not_an_empty_table(root, left):
+def test_log_that_lost_all_but_version_0_raises(root, left):
     build(root).truncate_history()
     kept = ("00000000000000000000.json", left)
     for path in (root / "_transaction_log").rglob("*"):

@@ -1,4 +1,4 @@
-"""Bugs that other writers of logs had: each is tried here, and must not happen."""
+"""Commit bugs known from other table log writers. None of them may occur here."""
 
 import os
 import shutil
@@ -62,7 +62,7 @@ def faulty():
 
 @pytest.fixture
 def made(root):
-    """A table with files f1 … f5 and a handle that has looked at it."""
+    """A table with files f1 … f5 and a handle that has read a snapshot."""
     table = arrowlog.Table.create(root, SCHEMA, ["p"])
     for number in range(1, 6):
         table.append([file(f"f{number}")])
@@ -71,7 +71,7 @@ def made(root):
 
 @pytest.mark.promise("commit.exactly_once")
 @pytest.mark.parametrize("fault", ["lost after", "retried", "late 1", "late 3"])
-def test_a_lost_answer_does_not_commit_twice(faulty, fault):
+def test_lost_put_response_commits_once(faulty, fault):
     table = table_on(faulty, FakeClock("a"))
     table.append([file("a"), file("b")])
     faulty.puts = [fault]
@@ -85,11 +85,11 @@ def test_a_lost_answer_does_not_commit_twice(faulty, fault):
 
 
 @pytest.mark.promise("commit.idempotent_write")
-def test_an_answer_that_stays_lost_is_told_and_the_step_is_taken_once(faulty):
+def test_permanently_lost_put_response_raises_and_the_transaction_commits_once(faulty):
     faulty.cheap_stat = False
     table = table_on(faulty, FakeClock("a"))
     table.append([file("first")])
-    faulty.puts, faulty.reads = ["lost after"], [True] * 2  # also when the log is asked at last
+    faulty.puts, faulty.reads = ["lost after"], [True] * 2  # the final read of the log fails, too
     with pytest.raises(CommitStateUnknown) as told:
         table.append([file("a")], txn=("app", 1))
     assert (told.value.version, told.value.txn_id) == (2, "a-1")
@@ -102,7 +102,7 @@ def test_an_answer_that_stays_lost_is_told_and_the_step_is_taken_once(faulty):
 
 
 @pytest.mark.parametrize("fault", ["unavailable", "transient", "lost before"])
-def test_a_failed_put_moves_no_counter(faulty, fault):
+def test_failed_put_does_not_advance_the_version(faulty, fault):
     table = table_on(faulty, FakeClock("a"))
     table.append([file("a")])
     faulty.outage = fault
@@ -119,7 +119,7 @@ def test_a_failed_put_moves_no_counter(faulty, fault):
 @pytest.mark.promise("commit.no_gap")
 @every_operation
 @pytest.mark.parametrize("when", ["before the handle", "under the handle"])
-def test_nobody_writes_into_a_gap(made, operation, when):
+def test_writing_to_a_log_with_a_gap_raises(made, operation, when):
     table = arrowlog.Table(made)
     if when == "under the handle":
         table.snapshot()
@@ -139,7 +139,7 @@ def test_nobody_writes_into_a_gap(made, operation, when):
 @every_operation
 @pytest.mark.parametrize("later", [0, 9])
 @pytest.mark.parametrize("wrote", [False, True])
-def test_a_table_made_anew_under_a_handle_gets_no_gap(made, operation, later, wrote):
+def test_commit_to_a_recreated_table_leaves_no_gap(made, operation, later, wrote):
     table = arrowlog.Table(made)
     table.snapshot()
     if wrote:
@@ -148,7 +148,7 @@ def test_a_table_made_anew_under_a_handle_gets_no_gap(made, operation, later, wr
     other = arrowlog.Table.create(made, SCHEMA, ["p"])
     for number in range(later):
         other.append([file(f"other{number}")])
-    if operation == "append":  # goes together with every table that takes it
+    if operation == "append":  # no conflict if the schema is the same
         assert OPERATIONS[operation](table).version == later + 1
     else:
         with pytest.raises(MetadataChanged):
@@ -159,7 +159,7 @@ def test_a_table_made_anew_under_a_handle_gets_no_gap(made, operation, later, wr
     log_of(made)
 
 
-def test_a_handle_that_was_shown_the_new_table_goes_on_with_it(made):
+def test_handle_continues_with_a_recreated_table_after_a_snapshot(made):
     table = arrowlog.Table(made)
     for number in range(3):
         table.append([file(f"g{number}")])
@@ -171,7 +171,7 @@ def test_a_handle_that_was_shown_the_new_table_goes_on_with_it(made):
 
 
 @every_operation
-def test_a_table_that_was_dropped_is_not_written(made, operation):
+def test_commit_to_a_dropped_table_raises_and_writes_nothing(made, operation):
     table = arrowlog.Table(made)
     table.snapshot()
     shutil.rmtree(made)
@@ -182,8 +182,8 @@ def test_a_table_that_was_dropped_is_not_written(made, operation):
 
 @every_operation
 @pytest.mark.parametrize("seen", [0, 2, 5])
-def test_a_handle_from_before_a_clean_up_commits_where_readers_look(made, operation, seen):
-    """Commits below a checkpoint are gone: their slots are free, and nobody reads them."""
+def test_handle_opened_before_cleanup_commits_above_the_checkpoint(made, operation, seen):
+    """Commits below a checkpoint are deleted: a put there succeeds, but no reader sees it."""
     newest = log_of(made)
     keep = {v: (made / LOG_FOLDER / commit_name(v)).read_bytes() for v in range(seen + 1, 6)}
     for version in keep:
@@ -200,7 +200,7 @@ def test_a_handle_from_before_a_clean_up_commits_where_readers_look(made, operat
     testing.write_checkpoint(made, 7, [testing.protocol(), metadata, *adds[:-1]])
     for version in range(1, 7):
         os.unlink(made / LOG_FOLDER / commit_name(version))
-    outdate(table)  # no clean-up takes away what is younger than half a minute
+    outdate(table)  # cleanup keeps objects younger than 30 seconds
     try:
         result = OPERATIONS[operation](table)
     except (CommitConflict, InvalidRequest):
@@ -213,7 +213,7 @@ def test_a_handle_from_before_a_clean_up_commits_where_readers_look(made, operat
     assert "visible" in live(arrowlog.Table(made, strict=True))
 
 
-def test_a_pointer_to_what_is_not_there_stops_writers(made):
+def test_pointer_to_a_missing_version_stops_writers(made):
     testing.write_pointer(made, {"version": 9})
     with pytest.raises(LogCorrupt, match="pointer names version 9"):
         arrowlog.Table(made).append([file("new")])
@@ -224,8 +224,8 @@ def test_a_pointer_to_what_is_not_there_stops_writers(made):
         arrowlog.Table(made).append([file("new")])
 
 
-def test_own_commits_count_when_others_came_between(root):
-    """What a handle added itself is overwritten by it, what it removed it cannot remove again."""
+def test_own_commits_belong_to_the_read_set_after_concurrent_commits(root):
+    """An overwrite replaces files the handle itself added; it cannot remove a file twice."""
     table = arrowlog.Table.create(root, SCHEMA, ["p"])
     table.append([file("old")])
     table.snapshot()
@@ -240,7 +240,7 @@ def test_own_commits_count_when_others_came_between(root):
     log_of(root)
 
 
-def test_what_rests_on_a_version_minds_own_commits_since(root):
+def test_commit_with_read_version_conflicts_with_own_later_commits(root):
     table = arrowlog.Table.create(root, SCHEMA, ["p"])
     table.append([file("a"), file("b")])
     version = table.version
@@ -253,8 +253,8 @@ def test_what_rests_on_a_version_minds_own_commits_since(root):
     assert live(arrowlog.Table(root)) == ["b"]
 
 
-def test_looking_for_itself_shows_nobody_anything(root):
-    """A handle that only went on to append has not shown what others added."""
+def test_internal_refresh_does_not_extend_the_read_set(root):
+    """A handle that refreshed only to append has not read the files that others added."""
     table = arrowlog.Table.create(root, SCHEMA, ["p"])
     table.append([file("seen")])
     table.snapshot()

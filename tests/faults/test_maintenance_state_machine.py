@@ -1,10 +1,9 @@
-"""Compaction, vacuum, clean-up and writers at random, over a store that fails: no row is lost.
+"""Random compaction, vacuum, cleanup and writes on a faulty store lose no row.
 
 A naive model keeps every commit and every data file that was ever put. After each step, each
-version that can still be read has all its files, with the bytes they had; a compaction leaves the
-rows of its version as they were, in their order; nothing young is ever deleted. In the end, with a
-store that works, everything can be finished. The same machine must find the fault when a guard is
-taken out.
+readable version has all its files with unchanged bytes, a compaction keeps the rows of its version
+in their order, and no young file is deleted. In the end, on a working store, every operation can be
+finished. Removing a guard must make the machine fail.
 """
 
 import io
@@ -62,19 +61,19 @@ PUTS = [
 ]
 READS = [*[()] * 12, *((*[False] * n, True) for n in range(0, 30, 3))]
 DELETES = [*[()] * 6, ("fails",), ("lost",), ("lost", "fails", "fails", "fails")]
-RIVALS = ["write", "remove", "drop", "compact", "vacuum", "overwrite"]
+CONCURRENT_OPERATIONS = ["write", "remove", "drop", "compact", "vacuum", "overwrite"]
 PLANS = st.tuples(
     st.sampled_from(PUTS),
     st.sampled_from(READS),
     st.sampled_from(DELETES),
-    st.one_of(st.just([]), st.lists(st.sampled_from(RIVALS), max_size=2)),
+    st.one_of(st.just([]), st.lists(st.sampled_from(CONCURRENT_OPERATIONS), max_size=2)),
 )
 HANDS = st.integers(0, 1)
 PARTS = st.sampled_from("ab")
 
 
 class World:
-    """The time that everybody agrees on, up to seconds."""
+    """The shared clock; handles differ from it by seconds."""
 
     ms = 0
 
@@ -85,7 +84,7 @@ class Clock(FakeClock):
 
 
 class AgingStore(FaultyStore):
-    """Objects with an age; nothing that was ever put is forgotten."""
+    """Objects with an age, and a record of every object ever put."""
 
     def __init__(self, *, cheap):
         self.ever, self.times, self.deletes = {}, {}, []
@@ -135,7 +134,7 @@ class AgingStore(FaultyStore):
 
 
 class Model:
-    """What the log says, read line by line from all commits there ever were."""
+    """The log's content, read line by line from every commit ever written."""
 
     def __init__(self, store):
         self.store, self.live, self.ids = store, [], {}
@@ -179,7 +178,7 @@ class Model:
 
 
 class Machine(RuleBasedStateMachine):
-    """Two hands, one table."""
+    """Two handles on one table."""
 
     @initialize(cheap=st.booleans())
     def begin(self, cheap):
@@ -202,11 +201,13 @@ class Machine(RuleBasedStateMachine):
         return table
 
     def act(self, hand, plan, call):
-        """Do something while things go wrong; what is told is right or an error of ours."""
-        puts, reads, deletes, rivals = plan
+        """Run an operation under faults. Its result is right, or it raises a typed error."""
+        puts, reads, deletes, concurrent = plan
         self.store.puts, self.store.reads = list(puts), list(reads)
         self.store.deletes = list(deletes)
-        self.store.window = [lambda what=what: self.rival(1 - hand, what) for what in rivals]
+        self.store.window = [
+            lambda what=what: self.concurrent_operation(1 - hand, what) for what in concurrent
+        ]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ArrowlogWarning)  # of deletions that failed
@@ -217,12 +218,12 @@ class Machine(RuleBasedStateMachine):
             self.store.heal()
         return None
 
-    def rival(self, hand, what):
+    def concurrent_operation(self, hand, what):
         table = self.hands[hand]
         puts, reads, deletes = self.store.puts, self.store.reads, self.store.deletes
         self.store.puts, self.store.reads, self.store.deletes = [], [], []
         try:
-            SEEN[f"rival {what}"] += 1
+            SEEN[f"concurrent {what}"] += 1
             if what == "write":
                 table.write(self.rows("a"))
             elif what == "overwrite":
@@ -268,10 +269,13 @@ class Machine(RuleBasedStateMachine):
         for found in done.groups if done else ():
             SEEN[found.status] += 1
 
-    @rule(hand=HANDS, rivals=st.lists(st.sampled_from(RIVALS), min_size=1, max_size=2))
-    def compact_beside_others(self, hand, rivals):
+    @rule(
+        hand=HANDS,
+        concurrent=st.lists(st.sampled_from(CONCURRENT_OPERATIONS), min_size=1, max_size=2),
+    )
+    def compact_beside_others(self, hand, concurrent):
         self.write_more(hand, "a")
-        self.compact(hand, ((), (), (), rivals), None)
+        self.compact(hand, ((), (), (), concurrent), None)
 
     @rule(hand=HANDS)
     def compact_while_a_file_goes(self, hand):
@@ -279,7 +283,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(hand=HANDS, plan=PLANS, at=st.integers(0, 3))
     def compact_with_a_broken_file(self, hand, plan, at):
-        """A file that is damaged for a while is skipped, and comes back whole."""
+        """A temporarily damaged file is skipped, and later restored."""
         files = sorted(self.hands[hand].refresh().files["path"].to_pylist())
         if not files[at:]:
             return
@@ -296,8 +300,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(hand=HANDS, plan=PLANS, what=st.sampled_from(["drop", "overwrite", "remove"]))
     def vacuum_later(self, hand, plan, what):
-        """Files that an earlier version needs have become old enough."""
-        self.rival(hand, what)
+        """Files that an earlier version needs have become old enough to vacuum."""
+        self.concurrent_operation(hand, what)
         self.wait(2)
         self.vacuum(hand, plan, "1d")
 
@@ -316,7 +320,7 @@ class Machine(RuleBasedStateMachine):
     @rule(hand=HANDS, days=st.sampled_from(["0s", "2d"]))
     def clean_up(self, hand, days):
         options = {"logRetention.duration": days, "checkpointRetention.duration": days}
-        self.elapsed[0] += 60  # nobody else knows of this retention: they must have looked since
+        self.elapsed[0] += 60  # others do not use this retention: they must have refreshed since
         table = table_on(self.store, self.hands[hand]._session.clock, options)
         table.cleanup()
 
@@ -327,7 +331,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(["left.parquet", "p=a/left behind.parquet"]))
     def leave_an_orphan(self, key):
-        self.store.replace(key, b"whoever wrote this died")
+        self.store.replace(key, b"left by a killed writer")
 
     @invariant()
     def every_version_that_can_be_read_has_its_rows(self):
@@ -347,7 +351,7 @@ class Machine(RuleBasedStateMachine):
             insist(sorted(files) == sorted(self.model.live[version]), f"files of {version}")
 
     def teardown(self):
-        """Everything can be finished, and then there is nothing left but what is live."""
+        """Every operation can be finished; only live files remain."""
         if not hasattr(self, "store"):
             return
         table = self.hands[0]
@@ -379,16 +383,16 @@ def run(examples, steps=25):
 
 
 @pytest.mark.promise("maintenance.no_row_is_lost")
-def test_no_row_is_lost_whatever_is_done_in_whatever_order():
+def test_no_row_is_lost_in_any_order_of_operations():
     SEEN.clear()
     run(cases(20))
     print(dict(SEEN))
-    for what in ("compaction", "deleted", "conflict", "StoreUnavailable", "rival vacuum"):
+    for what in ("compaction", "deleted", "conflict", "StoreUnavailable", "concurrent vacuum"):
         assert SEEN[what], what
 
 
 def only_the_newest(store, config, horizon):
-    """A vacuum that forgets the versions before."""
+    """A vacuum that ignores earlier versions."""
     from arrowlog.snapshot import ReadOptions, load_snapshot
     from arrowlog.snapshot.listing import list_log
 
@@ -398,17 +402,17 @@ def only_the_newest(store, config, horizon):
 
 
 def everything_is_old(found, live, spoken_of, columns, horizon, **others):
-    """A vacuum that does not ask how old a file is."""
+    """A vacuum that ignores the age of files."""
     return retention.classify_files(found, live, spoken_of, columns, 1 << 60, **others)
 
 
 def no_files_are_removed(keys, before):
-    """A compaction that forgets to remove what it has merged."""
+    """A compaction that does not remove the files it has merged."""
     return lambda state: state.adds.slice(0, 0)
 
 
 class Careless:
-    """A session that takes the newest version for what it has read."""
+    """A session that takes the latest version for its read version."""
 
     def __init__(self, whole):
         self.whole = whole
@@ -425,7 +429,7 @@ class Careless:
 
 
 def unsorted_rows(sources, files, schema):
-    """A rewrite that does not keep the order."""
+    """A rewrite that does not keep the row order."""
     pieces = [pa.Table.from_batches(file.parquet.iter_batches()) for file in files]
     for piece in pieces:
         yield piece.select(schema.names).cast(schema).sort_by([("id", "descending")])
@@ -442,7 +446,7 @@ def unsorted_rows(sources, files, schema):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_machine_finds_a_guard_that_is_gone(monkeypatch, place, name, change):
+def test_removing_a_guard_is_detected(monkeypatch, place, name, change):
     target = f"{place}.{name}" if isinstance(place, str) else f"{place.__name__}.{name}"
     monkeypatch.setattr(target, change)
     with pytest.raises(Violation):

@@ -1,4 +1,4 @@
-"""Damaged logs: each case a typed error that names file and line, or the stated result."""
+"""Damaged logs raise a typed error with file and line, or give the documented result."""
 
 import gzip
 import json
@@ -69,7 +69,7 @@ BAD_LINES = {
 @pytest.mark.promise("errors.typed_and_named")
 @pytest.mark.parametrize("many", [False, True], ids=["few lines", "many lines"])
 @pytest.mark.parametrize("case", BAD_LINES)
-def test_a_bad_line_is_an_error_with_file_and_line(table, case, many):
+def test_invalid_line_raises_with_file_and_line(table, case, many):
     around = [testing.add(f"f{i}", {"day": "2024-01-01"}) for i in range(200 if many else 1)]
     good = testing.lines(around)
     testing.write_commit(table, 2, good + BAD_LINES[case] + b"\n" + good)
@@ -83,7 +83,7 @@ def test_a_bad_line_is_an_error_with_file_and_line(table, case, many):
 
 
 @pytest.mark.parametrize("case", BAD_LINES)
-def test_versions_before_the_damage_can_still_be_read(table, case):
+def test_versions_before_the_damage_remain_readable(table, case):
     testing.write_commit(table, 2, BAD_LINES[case] + b"\n")
     assert paths(arrowlog.Table(table).snapshot(version=1)) == ["good.parquet"]
 
@@ -111,7 +111,7 @@ HARMLESS = {
 
 @pytest.mark.parametrize("many", [False, True], ids=["few lines", "many lines"])
 @pytest.mark.parametrize("case", HARMLESS)
-def test_what_is_harmless_stays_readable(table, case, many):
+def test_harmless_deviations_remain_readable(table, case, many):
     around = [testing.add(f"f{i}", {"day": "2024-01-01"}) for i in range(200 if many else 1)]
     testing.write_commit(table, 2, testing.lines(around) + HARMLESS[case])
     snapshot = arrowlog.Table(table).snapshot()
@@ -140,20 +140,20 @@ PACKED = {
 
 
 @pytest.mark.parametrize("case", PACKED)
-def test_a_bad_envelope_is_an_error_with_the_file(table, case):
+def test_invalid_compression_raises_with_the_file(table, case):
     testing.write_file(table, commit_name(2), PACKED[case])
     with pytest.raises(arrowlog.LogCorrupt, match=commit_name(2)):
         arrowlog.Table(table).snapshot()
 
 
 @pytest.mark.promise("security.bounded_memory")
-def test_a_bomb_is_refused_before_it_fills_memory(table):
+def test_decompression_bomb_is_refused_before_it_fills_memory(table):
     testing.write_file(table, commit_name(2), compress(b" " * (64 << 20), "gzip"))
     with pytest.raises(arrowlog.LogCorrupt, match="maxDecompressedBytes"):
         arrowlog.Table(table, options={"transaction.maxDecompressedBytes": "1MB"}).snapshot()
 
 
-def test_a_commit_that_lost_lines_is_found(table):
+def test_commit_with_missing_lines_raises(table):
     actions = [testing.add(f"f{i}", {"day": None}) for i in range(5)]
     info = testing.commit_info(1_700_000_000_001, numActions=5)
     testing.write_commit(table, 2, [info, *actions])
@@ -170,14 +170,14 @@ NEWER = {
 
 
 @pytest.mark.parametrize("case", NEWER)
-def test_a_newer_protocol_is_refused_and_says_what_it_needs(table, case):
+def test_newer_protocol_raises_with_the_required_version_or_feature(table, case):
     testing.write_commit(table, 2, [NEWER[case]])
     with pytest.raises(arrowlog.UnsupportedProtocol, match=r"version 9|deletionVectors"):
         arrowlog.Table(table).snapshot()
     assert paths(arrowlog.Table(table).snapshot(version=1)) == ["good.parquet"]
 
 
-def test_a_newer_protocol_wins_over_lines_nobody_can_read(table):
+def test_newer_protocol_is_reported_before_unparsable_lines(table):
     testing.write_commit(
         table, 2, testing.lines([testing.protocol(9, 9)]) + b'{"add":{"v2":true}}\n'
     )
@@ -185,25 +185,25 @@ def test_a_newer_protocol_wins_over_lines_nobody_can_read(table):
         arrowlog.Table(table).snapshot()
 
 
-def test_a_newer_protocol_in_a_checkpoint_is_not_passed_over(table):
+def test_newer_protocol_in_a_checkpoint_raises(table):
     actions = [testing.protocol(9, 9), OPENING[1], GOOD]
     testing.write_checkpoint(table, 1, actions)
     with pytest.raises(arrowlog.UnsupportedProtocol):
         arrowlog.Table(table).snapshot()
 
 
-def test_a_log_without_protocol_is_version_one(root):
+def test_log_without_protocol_action_has_protocol_1(root):
     testing.write_commit(root, 0, [OPENING[1]])
     snapshot = arrowlog.Table(root).snapshot()
     assert snapshot.protocol == arrowlog.Protocol(1, 1)
 
 
-def test_writers_may_be_newer_than_readers(table):
+def test_newer_writer_version_does_not_prevent_reading(table):
     testing.write_commit(table, 2, [testing.protocol(2, 7)])
     assert arrowlog.Table(table).snapshot().protocol.min_writer_version == 7
 
 
-def test_a_gap_is_told_of_and_nothing_behind_it_is_read(table):
+def test_gap_warns_and_later_commits_are_not_read(table):
     testing.write_commit(table, 3, [testing.add("later", {"day": None})])
     with pytest.warns(arrowlog.ArrowlogWarning, match="version 2 is missing"):
         snapshot = arrowlog.Table(table).snapshot()
@@ -224,7 +224,7 @@ def test_version_zero_may_be_missing_only_with_a_checkpoint(table):
 
 
 @pytest.mark.promise("snapshot.never_older")
-def test_a_bad_checkpoint_never_makes_a_table_look_older(table):
+def test_damaged_checkpoint_without_commits_raises_instead_of_an_older_version(table):
     for version in range(2, 5):
         testing.write_commit(table, version, [testing.add(f"f{version}", {"day": None})])
     path = testing.write_checkpoint(table, 3, [*OPENING, GOOD])
@@ -236,27 +236,27 @@ def test_a_bad_checkpoint_never_makes_a_table_look_older(table):
         arrowlog.Table(table).snapshot()
 
 
-def test_two_names_for_one_version_are_an_error(table):
+def test_two_commit_files_for_one_version_raise(table):
     testing.write_commit(table, 1, [GOOD], digits=18)
     with pytest.raises(arrowlog.LogCorrupt, match="both version 1"):
         arrowlog.Table(table)
 
 
-def test_a_log_without_metadata_is_an_error(root):
+def test_log_without_metadata_raises(root):
     testing.write_commit(root, 0, [testing.protocol()])
     testing.write_commit(root, 1, [GOOD])
     with pytest.raises(arrowlog.LogCorrupt, match="no metaData"):
         arrowlog.Table(root).snapshot()
 
 
-def test_only_strange_files_is_no_table(root):
+def test_log_folder_with_only_unknown_files_raises_table_not_found(root):
     testing.write_file(root, ".00000000000000000000.json.tmp", b"x")
     testing.write_pointer(root, {"version": 3})
     with pytest.raises(arrowlog.TableNotFound):
         arrowlog.Table(root)
 
 
-def test_files_nobody_knows_are_ignored(table):
+def test_unknown_files_in_the_log_folder_are_ignored(table):
     for name in (
         ".tmp",
         "1.json.tmp",

@@ -1,4 +1,4 @@
-"""A repair that is killed leaves no half log that opens; run again, it finishes."""
+"""A killed repair leaves no partial log that opens. Running it again finishes."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from support.event_table import build
 
 @pytest.mark.promise("recovery.repair_is_restartable")
 @pytest.mark.fork
-def test_killed_at_any_point_nothing_half_opens_and_the_next_run_finishes(tmp_path):
+def test_killed_repair_leaves_no_partial_log_and_a_rerun_finishes(tmp_path):
     build(tmp_path / "t")
     os.unlink(tmp_path / "t" / "_transaction_log" / f"{6:020d}.json")
     found = json.loads(programs.run(kill_repair.__file__, tmp_path / "t", tmp_path / "new"))

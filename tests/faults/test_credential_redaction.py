@@ -1,4 +1,4 @@
-"""No error shows a credential, whatever fails and wherever the credential came from."""
+"""No error message shows a credential, whatever fails and wherever the credential came from."""
 
 import gc
 import socket
@@ -37,20 +37,20 @@ SOME = WAYS[:2]
 
 
 def spelled(secrets):
-    """Secrets as they are, and as they are in addresses and in XML."""
+    """Secrets verbatim, URL-encoded and XML-escaped."""
     forms = (str, quote, lambda text: quote(text, safe=""), escape)
     return {form(text) for text in secrets for form in forms}
 
 
 def leaks(error, secrets=(ID, HIDDEN, TOKEN)):
-    """Secrets in anything that prints an error, or that a debugger shows of it."""
+    """Secrets in any printed form of an error, or in its attributes."""
     told = [*traceback.format_exception(error), repr(error), repr(error.args), repr(vars(error))]
     return [secret for secret in spelled(secrets) if any(secret in text for text in told)]
 
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch, tmp_path):
-    """No credentials but those of the test, and no bucket that another test has found good."""
+    """Only the credentials of the test, and no bucket that another test has probed."""
     PROBED_BUCKETS.clear()
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ENDPOINT_URL"):
         monkeypatch.delenv(f"AWS_{name}", raising=False)
@@ -66,7 +66,7 @@ def accelerate(request):
 
 @pytest.fixture
 def opened(accelerate, monkeypatch):
-    """A store that was given its credentials in some way."""
+    """A store that gets its credentials in one of several ways."""
 
     def make(way, url, key=ID, secret=HIDDEN, token=TOKEN, uri="s3://bucket/t", seconds=60):
         env = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
@@ -87,7 +87,7 @@ def opened(accelerate, monkeypatch):
 
 
 def said(call, *args, **kwargs):
-    """The error of a call, None if there was none."""
+    """The error of a call, or None."""
     try:
         call(*args, **kwargs)
     except (ArrowlogError, FileNotFoundError) as error:
@@ -96,11 +96,11 @@ def said(call, *args, **kwargs):
 
 
 def provoke(store, capfd, secrets=(ID, HIDDEN, TOKEN)):
-    """Fail in every way; returns the names of the calls that did."""
+    """Run every call and return the names of those that failed."""
     errors = {name: error for name, call in CALLS.items() if (error := said(call, store))}
     for name, error in errors.items():
         assert not leaks(error, secrets), name
-    gc.collect()  # what nobody asked about complains when it is thrown away
+    gc.collect()  # exceptions that were never retrieved are logged on collection
     printed = "".join(capfd.readouterr())
     assert not [secret for secret in spelled(secrets) if secret in printed]
     return set(errors)
@@ -108,7 +108,7 @@ def provoke(store, capfd, secrets=(ID, HIDDEN, TOKEN)):
 
 @pytest.fixture(scope="module")
 def echoing(moto):
-    """A wire that answers with everything it was sent."""
+    """A proxy that echoes every request in its response."""
     with faulty_wire.before(moto[0]) as found:
         yield found
 
@@ -116,14 +116,14 @@ def echoing(moto):
 @pytest.mark.promise("security.no_credentials")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("status", [400, 403, 404])
-def test_a_server_that_repeats_what_it_was_sent(opened, echoing, way, status, capfd):
+def test_server_that_echoes_the_request(opened, echoing, way, status, capfd):
     methods = ("GET", "PUT", "POST", "DELETE", "HEAD")
     echoing.faults = [Fault(status, method, times=ALWAYS, echo=True) for method in methods]
     errors = provoke(opened(way, echoing.url), capfd)
     assert {"list_from", "replace", "delete", "check_writable"} <= errors
 
 
-def test_a_server_that_repeats_what_it_was_sent_and_may_be_asked_again(opened, echoing, capfd):
+def test_server_that_echoes_the_request_in_retryable_errors(opened, echoing, capfd):
     methods = ("GET", "PUT", "POST", "DELETE", "HEAD")
     echoing.faults = [Fault(500, method, times=ALWAYS, echo=True) for method in methods]
     errors = provoke(opened("options", echoing.url, seconds=0.1), capfd)
@@ -131,27 +131,27 @@ def test_a_server_that_repeats_what_it_was_sent_and_may_be_asked_again(opened, e
 
 
 @pytest.mark.parametrize("way", SOME)
-def test_a_key_that_nobody_knows(opened, seaweedfs, way, capfd):
+def test_unknown_access_key(opened, seaweedfs, way, capfd):
     for key in (ID, "AKIAUNKNOWN+="):
         store = opened(way, seaweedfs[0].url, key=key)
         assert provoke(store, capfd, (key, HIDDEN, TOKEN)) == set(CALLS)
 
 
 @pytest.mark.parametrize("way", SOME)
-def test_a_secret_that_is_wrong(opened, seaweedfs, way, capfd):
+def test_wrong_secret_key(opened, seaweedfs, way, capfd):
     store = opened(way, seaweedfs[0].url, key=KEY, token=None)
     assert provoke(store, capfd, (KEY, HIDDEN)) == set(CALLS)
 
 
 @pytest.mark.parametrize("way", SOME)
-def test_a_bucket_that_is_not_there(opened, seaweedfs, way, capfd):
+def test_missing_bucket(opened, seaweedfs, way, capfd):
     store = opened(way, seaweedfs[0].url, KEY, SECRET, None, uri="s3://no-such-bucket/t")
     errors = provoke(store, capfd, (KEY, SECRET))
     assert {"list_from", "put_if_absent", "replace", "check_writable"} <= errors
 
 
 @pytest.mark.parametrize("way", SOME)
-def test_a_refused_connection(opened, way, capfd):
+def test_refused_connection(opened, way, capfd):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     errors = provoke(opened(way, f"http://127.0.0.1:{port}", seconds=0.1), capfd)
@@ -159,7 +159,7 @@ def test_a_refused_connection(opened, way, capfd):
 
 
 @pytest.mark.parametrize("way", WAYS[:1])
-def test_a_server_that_says_nothing(opened, way, capfd):
+def test_unresponsive_server(opened, way, capfd):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         store = opened(way, f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.1)
         errors = provoke(store, capfd)
@@ -179,7 +179,7 @@ def test_a_server_that_says_nothing(opened, way, capfd):
         f"http://127.0.0.1:1/?token={TOKEN}",
     ],
 )
-def test_an_endpoint_that_is_none(opened, way, url, capfd):
+def test_invalid_endpoint(opened, way, url, capfd):
     if refused := said(opened, way, url):
         assert isinstance(refused, InvalidRequest)
         assert not leaks(refused)
@@ -191,7 +191,7 @@ def test_an_endpoint_that_is_none(opened, way, url, capfd):
 
 @pytest.mark.parametrize("way", WAYS[:1])
 @pytest.mark.parametrize("bucket", ["a", "Not A Bucket", "b%ucket", "..", "bucket\n"])
-def test_a_bucket_name_that_is_none(opened, seaweedfs, way, bucket, capfd):
+def test_invalid_bucket_name(opened, seaweedfs, way, bucket, capfd):
     store = opened(way, seaweedfs[0].url, uri=f"s3://{bucket}/t")
     assert {"list_from", "replace"} <= provoke(store, capfd)
 
@@ -212,7 +212,7 @@ def test_a_bucket_name_that_is_none(opened, seaweedfs, way, bucket, capfd):
     ],
 )
 @pytest.mark.parametrize("given", [{}, {"key": ID, "secret": HIDDEN, "token": TOKEN}])
-def test_credentials_in_the_address(uri, given):
+def test_credentials_in_the_uri(uri, given):
     hidden = (USER, ID, HIDDEN, TOKEN, HIDDEN.replace("/", ""))
     with pytest.raises((ArrowlogError, FileNotFoundError)) as caught:
         arrowlog.Table(uri, given, options={"checkpoint.read.timeoutSeconds": 1})
@@ -229,7 +229,7 @@ def test_credentials_in_the_address(uri, given):
         {"profile": "no-such-profile"},
     ],
 )
-def test_options_that_are_none(moto, option, capfd):
+def test_invalid_storage_options(moto, option, capfd):
     given = {"key": ID, "secret": HIDDEN, "token": TOKEN, "endpoint_url": moto[0].url, **option}
     if refused := said(open_store, "s3://bucket/t", given):
         assert isinstance(refused, InvalidRequest)
@@ -238,7 +238,7 @@ def test_options_that_are_none(moto, option, capfd):
     provoke(open_store("s3://bucket/t", given, timeout_seconds=0.3), capfd)
 
 
-def test_what_counts_as_secret():
+def test_secrets_found_in_storage_options():
     options = {
         "key": "1",
         "client_kwargs": {"aws_session_token": "2", "verify": "no"},
@@ -253,7 +253,7 @@ def test_what_counts_as_secret():
     assert not {"no", "eu"} & set(find_secrets(options))
 
 
-def test_a_secret_of_a_letter_does_not_make_a_message_unreadable():
+def test_one_letter_secret_is_not_redacted():
     store = FsspecStore("memory://x", {"key": "a", "secret": "hunter2"}, 1, 0.1)
     error = store.failed("read", "s3://a/b", OSError("hunter2 is a secret"))
     assert error.what == "Could not read s3://a/b: *** is a secret."

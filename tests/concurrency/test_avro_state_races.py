@@ -1,4 +1,4 @@
-"""Real processes that race for one table of protocol 4, and are killed."""
+"""Processes that race for one table of protocol 4 and are killed."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from support.case_count import first_seed
 import arrowlog
 
 NUMBERS = 12
-# Appends a file per number, each as one application transaction, so that it can begin again.
+# Appends a file per number, each as one application transaction, so that it can restart.
 WRITER = """
 import sys
 import arrowlog
@@ -35,7 +35,7 @@ def new_table(root):
 
 
 def added_paths(root):
-    """How often the commits add each path, read with the standard library."""
+    """The number of adds per path in the commits, read with the standard library."""
     names = sorted(n for n in os.listdir(st.log_file(root, "")) if n.endswith(".json"))
     assert [int(name[:20]) for name in names] == list(range(len(names)))  # no gap
     lines = [line for version in range(len(names)) for line in st.json_lines(root, version)]
@@ -55,7 +55,7 @@ def check_all_readers(root, expected):
 
 
 @pytest.mark.promise("commit.exactly_once")
-def test_appends_of_many_processes_are_in_commits_and_states_once(root):
+def test_concurrent_appends_are_in_commits_and_states_once(root):
     new_table(root)
     told = table_races.race("append", root, 3, 12)
     assert sorted(item["version"] for item in told) == list(range(2, 38))
@@ -65,7 +65,7 @@ def test_appends_of_many_processes_are_in_commits_and_states_once(root):
 
 @pytest.mark.slow
 @pytest.mark.promise("commit.exactly_once")
-def test_writers_that_are_killed_and_begin_again_commit_once(root):
+def test_killed_and_restarted_writers_commit_once(root):
     seed = first_seed()
     rng = random.Random(seed)
     new_table(root)
@@ -77,7 +77,7 @@ def test_writers_that_are_killed_and_begin_again_commit_once(root):
             assert running[me].stdout.readline() == "ready\n"
         me = rng.choice(sorted(running))
         process = running[me]
-        # At a random moment after some commits; each begins again until it was let finish.
+        # At a random moment after some commits; each is restarted until it finishes.
         for _ in range(rng.randrange(1, NUMBERS)):
             process.stdout.readline()
         process.kill()
@@ -92,7 +92,7 @@ def test_writers_that_are_killed_and_begin_again_commit_once(root):
             finished.add(me)
     for process in running.values():
         process.communicate()
-    # Whoever was killed last may have left a commit without its state or the pointer.
+    # The process killed last may have left a commit without its state or pointer.
     arrowlog.Table(root).append([table_races.add("last")])
     expected = [f"{me}-{number}" for me in "ab" for number in range(NUMBERS)]
     check_all_readers(root, [*expected, "last"])

@@ -1,4 +1,4 @@
-"""Damaged shared parts: the next writer makes checkpoints anew, and clean-up keeps what they name.
+"""Damaged shared parts: later checkpoints are written in full, and cleanup keeps what they name.
 
 Random histories with incremental checkpoints, of which some parts are damaged or lost. The model is
 the set of live files of every version.
@@ -65,7 +65,7 @@ def paths(snapshot):
 
 
 def named_parts(root):
-    """The parts that the manifest of each checkpoint names; None for all that is not known."""
+    """The parts that each checkpoint's manifest names, None if it cannot be read."""
     store = arrowlog.Table(root)._store
     listing = list_log(store)
     forms = {v: listing.checkpoint_form(v, "parquet") for v in listing.checkpoints}
@@ -73,7 +73,7 @@ def named_parts(root):
 
 
 def damage(history):
-    """Damage some parts that at least two checkpoints name; return how many there are."""
+    """Damage some parts that at least two checkpoints name, and return their number."""
     named = Counter(part for parts in named_parts(history.root).values() for part in parts or ())
     shared = sorted(part for part, times in named.items() if times > 1)
     rng = history.rng
@@ -96,7 +96,7 @@ def damage(history):
 
 
 def check(history, *, promised):
-    """Every version shows its files; one that is not promised may be refused, never be wrong."""
+    """Every version has its files. One outside the retention may raise, but is never wrong."""
     reader = arrowlog.Table(history.root)
     assert paths(reader.snapshot()) == history.live[max(history.live)]
     for version, expected in history.live.items():
@@ -113,10 +113,10 @@ def problems(root):
 
 
 def mend(history):
-    """A new writer meets the damage, commits, and makes the newest checkpoint anew."""
+    """A new writer finds the damage, commits, and rewrites the newest checkpoint."""
     writer = arrowlog.Table(history.root, options=MENDING)
     bypassed = {item.version for item in writer.snapshot().report.bypassed}
-    paths(writer.snapshot())  # parts are read here, at the latest
+    paths(writer.snapshot())  # parts are read here at the latest
     bypassed |= {item.version for item in writer.snapshot().report.bypassed}
     history.commit(writer)
     assert writer.wait_for_checkpoint(SECONDS_MAX)
@@ -124,7 +124,7 @@ def mend(history):
 
 
 def run(seed, root):
-    """Return the number of damaged parts, and of checkpoints that were made anew."""
+    """Return the number of damaged parts and of rewritten checkpoints."""
     rng = random.Random(seed)
     history = History(root, rng)
     history.grow()
@@ -173,7 +173,7 @@ def _quiet():
 
 @pytest.mark.promise("checkpoint.damage_is_found")
 @pytest.mark.usefixtures("_quiet")
-def test_checkpoints_with_damaged_shared_parts_are_made_anew_and_nothing_is_lost(tmp_path):
+def test_checkpoints_with_damaged_shared_parts_are_rewritten_without_loss(tmp_path):
     first = first_seed()
     totals = Counter()
     for seed in range(first, first + cases(12)):
@@ -189,7 +189,7 @@ def test_checkpoints_with_damaged_shared_parts_are_made_anew_and_nothing_is_lost
 
 
 @pytest.mark.usefixtures("_quiet")
-def test_without_shared_parts_being_kept_clean_up_deletes_one(tmp_path, monkeypatch):
+def test_without_the_guard_cleanup_deletes_a_shared_part(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_parts, "find_named_parts", lambda *_: frozenset())
 
     def run_some():

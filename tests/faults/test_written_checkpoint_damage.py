@@ -1,4 +1,4 @@
-"""Our own checkpoints, damaged: the same state from the next older one or the commits, and told."""
+"""Damaged checkpoints: same snapshot from an older one or from the commits, with a warning."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def read(path):
 
 
 def assert_found_out(root, whole, base, what):
-    """The newest checkpoint was not used, and everything is as it was."""
+    """The newest checkpoint was not used, and the snapshot is unchanged."""
     snapshot = arrowlog.Table(root).snapshot()
     assert snapshot.report.checkpoint == base, what
     assert any("checkpoint 4 was not used" in text for text in snapshot.report.warnings), what
@@ -71,7 +71,7 @@ def same(snapshot, whole):
 @pytest.mark.parametrize("size", SIZES, ids=["whole", "parts"])
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
-def test_every_file_in_every_way(root, form, size, codec):
+def test_each_file_damaged_in_each_way_is_detected(root, form, size, codec):
     whole = build(root, form, size, codec)
     older = files_of(root, 2)
     for path in files_of(root, 4):
@@ -83,7 +83,9 @@ def test_every_file_in_every_way(root, form, size, codec):
             assert_found_out(root, whole, 2, (path, how))
         os.remove(path)
         if len(files_of(root, 4)) > 0 and path.endswith(".checkpoint.json"):
-            assert same(arrowlog.Table(root).snapshot(), whole)  # parts alone are no checkpoint
+            assert same(
+                arrowlog.Table(root).snapshot(), whole
+            )  # parts without a manifest are not a checkpoint
         elif files_of(root, 4):
             assert_found_out(root, whole, 2, "missing")
         write(path, data)
@@ -94,7 +96,7 @@ def test_every_file_in_every_way(root, form, size, codec):
 @pytest.mark.parametrize("size", SIZES, ids=["whole", "parts"])
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd", "snappy"])
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_bit_that_flips_anywhere_is_found(root, form, size, codec):
+def test_any_flipped_bit_is_detected(root, form, size, codec):
     whole = build(root, form, size, codec)
     seed = first_seed()
     rng = random.Random(seed)
@@ -107,12 +109,12 @@ def test_a_bit_that_flips_anywhere_is_found(root, form, size, codec):
         write(path, bytes(broken))
         if codec in ("none", "snappy") and path.endswith(".checkpoint.json"):
             assert_found_out(root, whole, 2, (path, place))
-        else:  # some bits of a gzip header, and of frames, mean nothing
+        else:  # some bits of gzip and zstd headers have no meaning
             assert same(arrowlog.Table(root).snapshot(), whole), (path, place)
         write(path, data)
 
 
-def test_parts_that_changed_places_are_found(root):
+def test_swapped_parts_are_detected(root):
     whole = build(root, "json", 1500)
     manifest, *parts = sorted(
         files_of(root, 4), key=lambda path: not path.endswith("checkpoint.json")
@@ -129,14 +131,14 @@ def test_parts_that_changed_places_are_found(root):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["whole", "parts"])
-def test_another_versions_checkpoint_in_its_place_is_found(root, size):
+def test_checkpoint_copied_from_another_version_is_detected(root, size):
     whole = build(root, "json", size)
     folder = f"{root}/_transaction_log"
     shutil.copy(f"{folder}/{2:020d}.checkpoint.json", f"{folder}/{4:020d}.checkpoint.json")
     assert_found_out(root, whole, 2, "version 2 as version 4")
 
 
-def test_all_checkpoints_bad_is_the_commits(root):
+def test_snapshot_replays_commits_when_all_checkpoints_are_damaged(root):
     whole = build(root, "json", 1 << 20)
     for version in (2, 4):
         write(files_of(root, version)[0], b"{")
@@ -145,13 +147,13 @@ def test_all_checkpoints_bad_is_the_commits(root):
     assert len(snapshot.report.warnings) == 2
     assert same(snapshot, whole)
     assert arrowlog.Table(root, options={"checkpoint.format": "json"}).checkpoint().names
-    again = arrowlog.Table(root).snapshot()  # made anew over the bad one
+    again = arrowlog.Table(root).snapshot()  # the damaged one was rewritten
     assert (again.report.checkpoint, again.report.warnings) == (4, ())
     assert same(again, whole)
 
 
 @pytest.mark.promise("snapshot.never_older")
-def test_a_bad_checkpoint_whose_commits_are_gone_never_makes_a_table_look_older(root):
+def test_damaged_checkpoint_without_commits_raises_instead_of_an_older_version(root):
     build(root, "json", 1 << 20)
     for version in (3, 4):
         os.remove(f"{root}/_transaction_log/{commit_name(version)}")
@@ -161,7 +163,7 @@ def test_a_bad_checkpoint_whose_commits_are_gone_never_makes_a_table_look_older(
     assert told.value.version == 3
 
 
-def test_a_part_that_is_lost_for_good_is_told_and_not_waited_for(root):
+def test_missing_part_raises_without_waiting(root):
     build(root, "json", 1500)
     for version in (3, 4):
         os.remove(f"{root}/_transaction_log/{commit_name(version)}")
@@ -190,7 +192,7 @@ POINTERS = {
 
 @pytest.mark.promise("checkpoint.pointer_is_a_hint")
 @pytest.mark.parametrize("how", POINTERS)
-def test_a_pointer_is_only_a_hint(root, how):
+def test_wrong_pointer_changes_no_snapshot(root, how):
     whole = build(root, "json", 1 << 20)
     path = f"{root}/_transaction_log/{LAST_CHECKPOINT}"
     os.remove(path)
@@ -201,7 +203,7 @@ def test_a_pointer_is_only_a_hint(root, how):
     assert same(snapshot, whole)
     add = arrowlog.add_file("x", {"day": None}, size=1)
     writer = arrowlog.Table(root, options={"checkpoint.format": "json"})
-    if "ahead" in how:  # the newest commits may be missing: nobody may write over them
+    if "ahead" in how:  # the newest commits may be missing: writing would overwrite their versions
         with pytest.raises(arrowlog.LogCorrupt, match="pointer names version"):
             writer.append([add])
         return
@@ -210,7 +212,7 @@ def test_a_pointer_is_only_a_hint(root, how):
     assert json.loads(read(path))["version"] == 5
 
 
-def test_a_pointer_that_lags_hides_no_newer_checkpoint(root):
+def test_stale_pointer_hides_no_newer_checkpoint(root):
     build(root, "json", 1 << 20)
     testing.write_pointer(root, {"version": 2})
     for version in (1, 2, 3):
@@ -219,7 +221,7 @@ def test_a_pointer_that_lags_hides_no_newer_checkpoint(root):
 
 
 class Racing:
-    """A store on which a later checkpoint and its pointer appear right before a pointer is put."""
+    """A store on which a newer checkpoint and its pointer appear right before a pointer is put."""
 
     def __init__(self, store, later):
         self._store = store
@@ -235,7 +237,7 @@ class Racing:
         self._store.replace(key, data)
 
 
-def test_a_pointer_never_stays_behind_a_later_checkpoint(root):
+def test_pointer_is_not_moved_behind_a_concurrent_newer_checkpoint(root):
     build(root, "json", 1 << 20)
     os.remove(f"{root}/_transaction_log/{LAST_CHECKPOINT}")
     table = arrowlog.Table(root, options={"checkpoint.format": "json"})
@@ -245,7 +247,7 @@ def test_a_pointer_never_stays_behind_a_later_checkpoint(root):
     assert read_pointer(table._store) == table.version
 
 
-def test_a_pointer_that_cannot_be_read_is_not_replaced(root, monkeypatch):
+def test_unreadable_pointer_is_not_replaced(root, monkeypatch):
     build(root, "json", 1 << 20)
     table = arrowlog.Table(root)
     before = read_pointer(table._store)

@@ -1,13 +1,13 @@
-"""Advice that is followed literally mends a table and loses nothing.
+"""Following the doctor's advice literally repairs a table and loses nothing.
 
-Random tables are damaged; then the commands that `arrowlog doctor` prints are run as they stand,
-with `vacuum` between them, until no error is left. A naive model knows what every commit did:
+Random tables are damaged; then the commands that `arrowlog doctor` prints are run verbatim, with
+`vacuum` between them, until no error is left. A naive model knows what every commit did:
 
-- No data file that a commit of the undamaged log names is ever deleted, unless the commit was the
-  last one and nothing else in the log tells that there was one: its files then look like those of
-  a write that was never committed.
+- No data file that a commit of the undamaged log names is ever deleted, unless the commit was
+  the last one and no other trace of it is in the log: its files then look like those of a write
+  that was never committed.
 - Every row that could be read before the advice was followed can be read afterwards.
-- No row is doubled, and rows of intact commits that only appended come back.
+- No row is duplicated, and rows of intact commits that only appended are recovered.
 """
 
 import json
@@ -81,7 +81,7 @@ class World:
             self.named.setdefault(path, self.newest)
 
     def newest_trace(self):
-        """Return the highest version that a file's name or the pointer in the log tells of."""
+        """Return the highest version in file names of the log and in the pointer."""
         log = f"{self.root}/{LOG_FOLDER}"
         names = (name for _, _, names in os.walk(log) for name in names)
         versions = [int(name.partition(".")[0]) for name in names if name[0].isdigit()]
@@ -89,7 +89,7 @@ class World:
             with open(f"{log}/_last_checkpoint", encoding="utf-8") as file:
                 versions.append(int(json.load(file)["version"]))
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # no pointer, or one that tells nothing
+            pass  # no pointer, or an unreadable one
         return max(versions)
 
     def damage(self):
@@ -119,7 +119,7 @@ class World:
 
 
 def age(root):
-    """Make every file a month old, so that vacuum may take what nothing needs."""
+    """Make every file a month old, so that vacuum may delete orphans."""
     then = time.time() - MONTH
     for base, _, names in os.walk(root):
         for name in names:
@@ -128,7 +128,9 @@ def age(root):
 
 def ids_of(root):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", arrowlog.ArrowlogWarning)  # of gaps: they are the point
+        warnings.simplefilter(
+            "ignore", arrowlog.ArrowlogWarning
+        )  # warnings about gaps, which are intended here
         try:
             return Counter(arrowlog.Table(root).to_arrow()["id"].to_pylist())
         except arrowlog.ArrowlogError:
@@ -185,7 +187,7 @@ def test_following_the_advice_loses_nothing(tmp_path):
 def run(root, rng):
     world = World(root, rng)
     only_appends = rng.random() < 0.3
-    world.write()  # there is a commit to damage, even if every step below changes nothing
+    world.write()  # ensures a commit to damage, even if no step below changes anything
     for _ in range(rng.randint(3, 12)):
         if only_appends:
             world.write()
@@ -219,7 +221,7 @@ def build(root, commits):
     return table
 
 
-def test_the_printed_commands_in_a_shell(tmp_path):
+def test_printed_commands_run_in_a_shell(tmp_path):
     root = tmp_path / "my table"
     build(root, 6)
     os.unlink(root / LOG_FOLDER / commit_name(4))
@@ -251,8 +253,8 @@ def test_the_printed_commands_in_a_shell(tmp_path):
     assert "stranded" not in last.stdout
 
 
-def test_a_rewrite_beyond_the_break_is_not_adopted_twice(tmp_path):
-    """The lost commit may have been a compaction: its rows are in the table already."""
+def test_compacted_files_beyond_a_gap_are_not_adopted(tmp_path):
+    """The lost commit may have been a compaction: its rows are already in the table."""
     root = tmp_path / "t"
     table = build(root, 3)
     table.compact()  # version 4, which is lost
@@ -268,7 +270,7 @@ def test_a_rewrite_beyond_the_break_is_not_adopted_twice(tmp_path):
     assert ids_of(root) == Counter([0, 1, 2])
 
 
-def test_an_earlier_repair_is_not_adopted_from(tmp_path):
+def test_files_of_an_earlier_repair_are_not_adopted_twice(tmp_path):
     root = tmp_path / "t"
     build(root, 4)
     for old in ("_transaction_log_old", "_transaction_log_old2"):
@@ -291,7 +293,7 @@ def test_an_earlier_repair_is_not_adopted_from(tmp_path):
     assert max(ids_of(root).values()) == 1
 
 
-def test_vacuum_keeps_what_a_backup_names_until_told_otherwise(tmp_path):
+def test_vacuum_keeps_files_of_a_backup_log_unless_the_log_is_ignored(tmp_path):
     root = tmp_path / "t"
     table = build(root, 2)
     shutil.copytree(root / LOG_FOLDER, root / "_transaction_log_backup")
@@ -312,7 +314,7 @@ def test_vacuum_keeps_what_a_backup_names_until_told_otherwise(tmp_path):
     assert not (root / gone).exists()
 
 
-def test_adopting_refuses_what_does_not_fit(tmp_path):
+def test_adopt_refuses_files_that_do_not_fit_the_table(tmp_path):
     import pyarrow.parquet as pq
 
     root = tmp_path / "t"
@@ -353,7 +355,7 @@ def put_in_place(root, old="_transaction_log_old"):
 
 
 def test_vacuum_keeps_the_files_of_lost_last_versions(tmp_path):
-    """Only the pointer tells that the log was longer: its files are never orphans."""
+    """Only the pointer shows that the log was longer: files of lost versions are no orphans."""
     root = tmp_path / "t"
     table = build(root, 4)
     table.checkpoint()
@@ -380,8 +382,8 @@ def test_vacuum_keeps_the_files_of_lost_last_versions(tmp_path):
     assert ids_of(root) == Counter(range(4))
 
 
-def test_a_backup_of_checkpoints_alone_is_complete(tmp_path):
-    """A checkpoint in `_checkpoints` alone is the newest version of another log, too."""
+def test_backup_log_with_only_checkpoints_is_complete(tmp_path):
+    """A checkpoint that is only in `_checkpoints` is the newest version of a backup log, too."""
     root = tmp_path / "t"
     table = build(root, 2)
     table.checkpoint()
@@ -393,7 +395,7 @@ def test_a_backup_of_checkpoints_alone_is_complete(tmp_path):
     assert table.vacuum().num_files == 1
 
 
-def test_the_doctor_finds_files_behind_links(tmp_path):
+def test_doctor_follows_symbolic_links_to_data_files(tmp_path):
     root = tmp_path / "t"
     build(root, 2)
     os.rename(root / "day=a", tmp_path / "other disk")
@@ -405,7 +407,7 @@ def test_the_doctor_finds_files_behind_links(tmp_path):
     assert arrowlog.doctor(root).paths("data-missing") == [f"day=a/{lost.name}"]
 
 
-def test_adopting_refuses_links_to_files_of_the_table(tmp_path):
+def test_adopt_refuses_links_to_files_of_the_table(tmp_path):
     root = tmp_path / "t"
     table = build(root, 2)
     live = table.snapshot().files["path"].to_pylist()[0]
@@ -422,8 +424,8 @@ def test_adopting_refuses_links_to_files_of_the_table(tmp_path):
     assert table.adopt("day=a/new.parquet").num_files == 1
 
 
-def test_rebuild_refuses_links(tmp_path):
-    """Rows behind a link would not be in the new table."""
+def test_rebuild_refuses_symbolic_links(tmp_path):
+    """Rows behind a link would be missing from the new table."""
     root = tmp_path / "t"
     build(root, 2)
     shutil.rmtree(root / LOG_FOLDER)
@@ -438,7 +440,7 @@ def test_rebuild_refuses_links(tmp_path):
     assert arrowlog.rebuild(root).num_records == 2
 
 
-def test_remains_of_a_log_are_renamed_before_a_rebuild(tmp_path):
+def test_rebuild_after_renaming_the_remains_of_a_log(tmp_path):
     root = tmp_path / "t"
     build(root, 2).checkpoint()
     for path in root.glob(f"{LOG_FOLDER}/**/*"):
@@ -452,7 +454,7 @@ def test_remains_of_a_log_are_renamed_before_a_rebuild(tmp_path):
     assert ids_of(root) == Counter([0, 1])
 
 
-def test_a_fix_that_fails_does_not_stop_the_others(tmp_path):
+def test_failed_fix_does_not_stop_other_fixes(tmp_path):
     root = tmp_path / "t"
     table = build(root, 2)
     table.checkpoint()
@@ -493,7 +495,7 @@ def test_vacuum_keeps_the_files_of_an_overwritten_commit(tmp_path):
     assert ids_of(root) == Counter(range(4))
 
 
-def test_stranded_files_before_a_second_break_may_have_been_removed(tmp_path):
+def test_doctor_warns_that_stranded_files_before_a_second_gap_may_be_removed(tmp_path):
     root = tmp_path / "t"
     table = build(root, 4)
     known = set(table.snapshot(version=3).files["path"].to_pylist())

@@ -1,8 +1,8 @@
-"""No schedule of stalls, deaths, late puts, truncation, clean-up and restore loses a commit.
+"""No schedule of stalls, kills, late puts, truncation, cleanup and restore loses a commit.
 
-See `stalls` for the simulation. Every guard is shown to be needed: without it, the simulation, or
-the schedule written down for it, finds a commit that was acknowledged and is not in the log, that
-is in it twice, or a reader that sees what was never committed.
+See `stall_simulation`. Every guard is shown to be needed: without it, the simulation or a fixed
+schedule finds an acknowledged commit that is missing from the log or in it twice, or a reader that
+sees data that was never committed.
 """
 
 import os
@@ -38,7 +38,7 @@ def run(seeds, **how):
 
 
 @pytest.mark.promise("commit.stalled_writers")
-def test_no_acknowledged_commit_is_lost_or_doubled():
+def test_acknowledged_commits_are_in_the_log_exactly_once():
     first = first_seed()
     run(range(first, first + cases(16)))
     for what in ("acknowledged", "killed", "stall", "dead put", "CommitConflict"):
@@ -46,7 +46,7 @@ def test_no_acknowledged_commit_is_lost_or_doubled():
 
 
 @pytest.mark.promise("commit.stalled_writers")
-def test_no_acknowledged_commit_is_lost_where_states_follow_commits():
+def test_acknowledged_commits_are_in_the_log_exactly_once_with_avro_states():
     first = first_seed()
     run(range(first, first + cases(4)), protocol=4)
     for what in ("acknowledged", "stall", "truncate"):
@@ -55,7 +55,7 @@ def test_no_acknowledged_commit_is_lost_where_states_follow_commits():
 
 @pytest.mark.slow
 @pytest.mark.skipif("ARROWLOG_SLOW" not in os.environ, reason="100,000 steps take 15 minutes")
-def test_no_acknowledged_commit_is_lost_in_a_hundred_thousand_steps():
+def test_acknowledged_commits_survive_a_hundred_thousand_steps():
     first = first_seed()
     stall_simulation.SEEN.clear()
     seed = first
@@ -71,38 +71,36 @@ def test_a_clock_that_misses_stalls_needs_commit_verify_always():
         run(range(0, 400, 2), blind=True)  # over a network: records are read anyway on a disk
 
 
-def believe_rivals(writer, head, taken, read_set):
+def trust_winners(writer, head, taken, read_set):
     if not taken:
         return None
     return commit_loop._decode_winners(writer, head, taken, read_set)
 
 
 GUARDS = {
-    "a put is acknowledged unseen": [(commit_loop, "_is_effective", lambda *_: True)],
-    "winning commits are believed": [(commit_loop, "_read_winners", believe_rivals)],
-    "commits that were read are believed": [
+    "put acknowledged without verification": [(commit_loop, "_is_effective", lambda *_: True)],
+    "winning commits not verified": [(commit_loop, "_read_winners", trust_winners)],
+    "read commits not verified": [
         (commit_reader, "check_not_retired", lambda *_: None),
         (tracker, "check_not_retired", lambda *_: None),
     ],
-    "listings show dead commits": [
+    "listing includes dead commits": [
         (listing, "without_retired", lambda _store, found, _names: found),
         (tracker, "without_retired", lambda _store, found, _names: found),
     ],
-    "nothing is recorded": [(cleanup, "_retire", lambda *_: [])],
-    "young commits are deleted": [
+    "no retirement record": [(cleanup, "_retire", lambda *_: [])],
+    "young commits deleted": [
         (cleanup, "find_young_commits", lambda *_: frozenset()),
         (procedures, "_wait_for_commit_age", lambda *_: None),
     ],
-    "a deleted commit is taken for lost": [(RecentCommits, "txn_id", lambda *_: None)],
-    "a commit that landed is not looked for": [(RecentCommits, "version_of", lambda *_: None)],
-    "the next version is taken for missing": [
-        (tracker.SnapshotTracker, "overtaken", lambda *_: False)
-    ],
+    "deleted commit taken for lost": [(RecentCommits, "txn_id", lambda *_: None)],
+    "landed commit not searched": [(RecentCommits, "version_of", lambda *_: None)],
+    "next version taken for missing": [(tracker.SnapshotTracker, "overtaken", lambda *_: False)],
 }
 
 
 @pytest.mark.parametrize("name", GUARDS)
-def test_without_a_guard_the_simulation_finds_a_lie(name):
+def test_removing_a_guard_lets_the_simulation_find_a_violation(name):
     with ExitStack() as stack:
         for place, attribute, change in GUARDS[name]:
             stack.enter_context(mock.patch.object(place, attribute, change))
@@ -110,11 +108,11 @@ def test_without_a_guard_the_simulation_finds_a_lie(name):
             run(range(1000, 1400))  # it stops at the first
 
 
-# Schedules, written down.
+# Fixed schedules.
 
 
 class Stalling(FaultyStore):
-    """A store at whose next put others act first."""
+    """A store that runs another writer's actions before the next put."""
 
     def __init__(self, elapsed, *, cheap_stat, protocol=2):
         super().__init__(cheap_stat=cheap_stat)
@@ -145,7 +143,7 @@ def live(store):
     return sorted(open_table(store, "reader").snapshot().files["path"].to_pylist())
 
 
-def test_a_put_below_a_truncation_is_withdrawn_and_made_again(world):
+def test_put_below_a_truncation_is_withdrawn_and_retried(world):
     writer, other = open_table(world, "w"), open_table(world, "o")
     writer.append([file("first")])
 
@@ -162,7 +160,7 @@ def test_a_put_below_a_truncation_is_withdrawn_and_made_again(world):
     assert f"{LOG_FOLDER}/{commit_name(2)}" not in world.objects  # withdrawn
 
 
-def test_a_commit_that_was_checkpointed_and_deleted_is_not_made_twice(world):
+def test_commit_that_was_checkpointed_and_deleted_is_not_repeated(world):
     writer, other = open_table(world, "w"), open_table(world, "o")
     writer.append([file("first")])
     deliver = world._put
@@ -185,7 +183,7 @@ def test_a_commit_that_was_checkpointed_and_deleted_is_not_made_twice(world):
 
 
 @pytest.mark.promise("commit.outcome_is_true")
-def test_what_the_log_no_longer_tells_is_unknown(world):
+def test_outcome_is_unknown_when_the_log_no_longer_has_the_transaction_id(world):
     writer, other = open_table(world, "w"), open_table(world, "o")
     writer.append([file("first")])
 
@@ -205,8 +203,8 @@ def test_what_the_log_no_longer_tells_is_unknown(world):
     assert live(world) == ["first", "other0", "other1", "other2"]
 
 
-def test_another_programs_deletion_is_noticed_after_a_stall(world):
-    """Other programs delete commits without a record, and write checkpoints without ids."""
+def test_commits_deleted_by_another_program_are_detected_after_a_stall(world):
+    """Other programs delete commits without a record and checkpoint without transaction ids."""
     writer, other = open_table(world, "w"), open_table(world, "o")
     writer.append([file("first")])
 
@@ -223,7 +221,7 @@ def test_another_programs_deletion_is_noticed_after_a_stall(world):
     assert live(world) == ["first", "other0", "other1", "other2", "second"]
 
 
-def test_a_conflict_that_was_deleted_is_not_hidden_by_a_dead_file(world):
+def test_deleted_conflicting_commit_is_not_hidden_by_a_dead_file(world):
     writer, other = open_table(world, "w"), open_table(world, "o")
     writer.append([file("first")])
     writer.snapshot()
@@ -239,13 +237,13 @@ def test_a_conflict_that_was_deleted_is_not_hidden_by_a_dead_file(world):
     assert live(world) == ["later"]
 
 
-def test_without_its_guard_the_conflict_is_hidden(world, monkeypatch):
+def test_without_the_guard_a_dead_file_hides_the_conflict(world, monkeypatch):
     monkeypatch.setattr(commit_loop, "_are_authentic", lambda *_: True)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        test_a_conflict_that_was_deleted_is_not_hidden_by_a_dead_file(world)
+        test_deleted_conflicting_commit_is_not_hidden_by_a_dead_file(world)
 
 
-def test_dead_files_are_no_history(world):
+def test_dead_files_are_excluded_from_history(world):
     table = open_table(world, "t")
     for number in range(4):
         table.append([file(f"f{number}")])
@@ -267,7 +265,7 @@ def test_dead_files_are_no_history(world):
     assert live(world) == ["f0", "f1", "f2", "f3"]
 
 
-def test_ids_of_the_last_commits_outlive_them(tmp_path):
+def test_transaction_ids_of_recent_commits_survive_their_deletion(tmp_path):
     table = arrowlog.Table.create(
         tmp_path / "t", SCHEMA, ["p"], options={"checkpoint.enabled": False}
     )
@@ -283,7 +281,7 @@ def test_ids_of_the_last_commits_outlive_them(tmp_path):
         results.append(table.append([file(f"more {form}")]))
 
 
-def test_recent_commits_are_a_window():
+def test_recent_commits_are_limited_to_a_window():
     recent = RecentCommits(0).extended([f"t{v}" for v in range(MAX_RECENT_COMMITS + 10)])
     assert (recent.first, recent.last) == (10, MAX_RECENT_COMMITS + 9)
     assert not recent.knows(9)
@@ -296,7 +294,7 @@ def test_recent_commits_are_a_window():
     assert recent.followed_by(RecentCommits(5000, ("x",))).first == 5000
 
 
-def test_the_log_model_agrees_where_nothing_is_deleted(world):
+def test_log_model_agrees_when_nothing_is_deleted(world):
     table = open_table(world, "t")
     for number in range(5):
         table.append([file(f"f{number}")])
@@ -309,7 +307,7 @@ def codes(root):
     return {found.code for found in arrowlog.doctor(root, data_files=False)}
 
 
-def test_doctor_knows_dead_files_and_what_brings_restored_ones_back(tmp_path):
+def test_doctor_reports_dead_files_and_how_to_restore_commits(tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", SCHEMA, ["p"])
     for number in range(4):
         table.append([file(f"f{number}")])
@@ -330,7 +328,7 @@ def test_doctor_knows_dead_files_and_what_brings_restored_ones_back(tmp_path):
     assert arrowlog.Table(tmp_path / "t").snapshot().num_files == 4
 
 
-def test_over_a_network_young_commits_stay_and_are_counted(world):
+def test_cleanup_over_a_network_keeps_and_counts_young_commits(world):
     table = open_table(world, "t")
     for number in range(4):
         table.append([file(f"f{number}")])
@@ -341,8 +339,8 @@ def test_over_a_network_young_commits_stay_and_are_counted(world):
     assert done.num_too_young == 3 - len(gone)
 
 
-def test_a_file_that_the_ids_disown_is_not_believed(world):
-    """Another program has deleted a commit without a record, and a late put took its place."""
+def test_commit_file_with_an_unlisted_transaction_id_is_ignored(world):
+    """Another program deleted a commit without a record, and a late put took its version."""
     other = open_table(world, "o")
     for name in ("first", "victim", "later"):
         other.append([file(name)])
@@ -352,13 +350,13 @@ def test_a_file_that_the_ids_disown_is_not_believed(world):
     dead = testing.lines([info, testing.add("dead", {"p": "y"})])
     world.objects[f"{LOG_FOLDER}/{commit_name(2)}"] = dead
     world.elapsed[0] += 60
-    writer = open_table(world, "w")  # it begins with the checkpoint, and was decided on version 1
+    writer = open_table(world, "w")  # it starts from the checkpoint, with read version 1
     with pytest.raises(CommitConflict):
         writer.commit([file("mine")], where="p = 'x'", read_version=1, txn=("app", 7))
     assert live(world) == ["first", "later", "victim"]
 
 
-def test_a_commit_kept_for_its_skip_makes_no_log_corrupt(tmp_path):
+def test_commit_kept_for_its_skip_does_not_corrupt_the_log(tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", SCHEMA, ["p"])
     for number in range(3):
         table.append([file(f"f{number}")])
@@ -375,17 +373,17 @@ def test_a_commit_kept_for_its_skip_makes_no_log_corrupt(tmp_path):
             reader.snapshot(version=version)
 
 
-def test_a_refresh_that_a_truncation_overtakes_does_not_take_an_old_version_for_the_newest():
-    """Found by this seed: the listing shows commits that are retired when it asks for records."""
+def test_refresh_during_a_truncation_never_returns_an_older_version():
+    """Found by this seed: a listing shows commits that are retired before the records are read."""
     stall_simulation.simulate(6000096, STEPS)
 
 
-# The same schedules where a table state follows each commit.
+# The same schedules with an Avro state after each commit.
 
 SCHEDULES = [
-    test_a_put_below_a_truncation_is_withdrawn_and_made_again,
-    test_a_commit_that_was_checkpointed_and_deleted_is_not_made_twice,
-    test_a_conflict_that_was_deleted_is_not_hidden_by_a_dead_file,
+    test_put_below_a_truncation_is_withdrawn_and_retried,
+    test_commit_that_was_checkpointed_and_deleted_is_not_repeated,
+    test_deleted_conflicting_commit_is_not_hidden_by_a_dead_file,
 ]
 
 
@@ -397,7 +395,7 @@ def world_of_states(request):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_schedules_hold_where_states_follow_commits(world_of_states, schedule):
+def test_schedules_hold_with_avro_states(world_of_states, schedule):
     schedule(world_of_states)
     assert any("/state-v" in key for key in world_of_states.objects)
 
@@ -409,7 +407,9 @@ def test_schedules_hold_where_states_follow_commits(world_of_states, schedule):
         ((commit_loop, "_are_authentic"), SCHEDULES[2]),
     ],
 )
-def test_with_states_the_guards_are_needed_too(world_of_states, monkeypatch, guard, schedule):
+def test_removing_a_guard_fails_the_schedules_with_avro_states(
+    world_of_states, monkeypatch, guard, schedule
+):
     monkeypatch.setattr(*guard, lambda *_: True)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         schedule(world_of_states)

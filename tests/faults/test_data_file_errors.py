@@ -1,4 +1,4 @@
-"""Data files that are missing, damaged or of other types: every reader raises `DataFileError`."""
+"""Missing, damaged or mistyped data files: every reader raises `DataFileError`."""
 
 import os
 import pickle
@@ -17,11 +17,11 @@ import arrowlog
 from arrowlog import DataFileError, InvalidRequest
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
-HARD = "reverse(s) <> ''"  # which Arrow cannot filter by, so DuckDB does; it skips no file
+HARD = "reverse(s) <> ''"  # Arrow cannot evaluate this filter, DuckDB does; no file is skipped
 
 
 def build(root):
-    """Three files, each with a version of its own; the second is the victim."""
+    """Three files, each added by its own version. Tests damage the second."""
     table = arrowlog.Table.create(root, SCHEMA)
     for start in (0, 100, 200):
         ids = list(range(start, start + 100))
@@ -111,7 +111,7 @@ DAMAGE += [times_for_numbers, column_twice]
 @pytest.mark.promise("scan.missing_data_is_named")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_every_reader_names_file_version_and_next_step(root, damage, reader):
+def test_every_reader_raises_with_file_version_and_next_step(root, damage, reader):
     table = build(root)
     path = victim(table)
     damage(root / path)
@@ -129,7 +129,7 @@ def test_every_reader_names_file_version_and_next_step(root, damage, reader):
 
 @pytest.mark.parametrize("reader", DUCKDB)
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_duckdb_says_it_in_our_words_where_it_raises_its_own_error(root, damage, reader):
+def test_duckdb_errors_contain_file_version_and_next_step(root, damage, reader):
     table = build(root)
     path = victim(table)
     damage(root / path)
@@ -140,7 +140,7 @@ def test_duckdb_says_it_in_our_words_where_it_raises_its_own_error(root, damage,
     assert "Restore the file from a backup" in str(caught.value)
 
 
-def test_a_file_that_goes_after_planning_is_named_too(root):
+def test_file_deleted_after_planning_raises_with_its_path(root):
     table = build(root)
     dataset = table.scan().to_arrow_dataset()
     frame = table.scan().to_polars()
@@ -152,7 +152,7 @@ def test_a_file_that_goes_after_planning_is_named_too(root):
     assert isinstance(dataset, ds.FileSystemDataset)
 
 
-def test_the_version_is_the_newest_that_added_the_file(root):
+def test_error_reports_the_newest_version_that_added_the_file(root):
     table = build(root)
     path = victim(table)
     add = arrowlog.add_parquet(table, path)
@@ -167,7 +167,7 @@ def test_the_version_is_the_newest_that_added_the_file(root):
     assert caught.value.version == 2
 
 
-def test_a_commit_that_is_gone_is_not_guessed(root):
+def test_version_is_none_when_the_adding_commit_was_deleted(root):
     table = build(root)
     path = victim(table)
     table.truncate_history()
@@ -178,7 +178,7 @@ def test_a_commit_that_is_gone_is_not_guessed(root):
     assert caught.value.version is None
 
 
-def test_a_log_that_cannot_be_read_hides_no_missing_file(root):
+def test_unreadable_log_does_not_hide_the_missing_file(root):
     table = build(root)
     path = victim(table)
     plan = table.scan()
@@ -191,13 +191,13 @@ def test_a_log_that_cannot_be_read_hides_no_missing_file(root):
 
 
 @pytest.mark.promise("errors.survive_pickling")
-def test_an_error_survives_pickling():
+def test_data_file_error_survives_pickling():
     error = DataFileError("it is missing.", next="Restore it.", file="a.parquet", version=3)
     again = pickle.loads(pickle.dumps(error))
     assert (again.path, again.version, str(again)) == ("a.parquet", 3, str(error))
 
 
-def test_errors_of_the_caller_are_not_taken_for_failed_reads(root):
+def test_errors_thrown_by_the_caller_are_not_wrapped(root):
     table = build(root)
     batches = table.scan().splits()[0].batches()
     next(batches)
@@ -205,7 +205,7 @@ def test_errors_of_the_caller_are_not_taken_for_failed_reads(root):
         batches.throw(OSError("mine"))
 
 
-def test_upkeep_leaves_damaged_files_alone_and_says_so(root):
+def test_maintenance_skips_damaged_files_and_reports_them(root):
     table = build(root)
     path = victim(table)
     os.truncate(root / path, 40)
@@ -216,7 +216,7 @@ def test_upkeep_leaves_damaged_files_alone_and_says_so(root):
     assert table.scan("id < 100 OR id >= 200").num_records == 200
 
 
-def test_statistics_of_a_missing_file_say_that_it_is_missing(root):
+def test_update_statistics_of_a_missing_file_raises(root):
     table = build(root)
     path = victim(table)
     os.remove(root / path)
@@ -224,7 +224,7 @@ def test_statistics_of_a_missing_file_say_that_it_is_missing(root):
         table.update_statistics([path])
 
 
-def test_a_directory_in_the_place_of_a_file_is_skipped_by_compaction(root):
+def test_compaction_skips_a_directory_in_place_of_a_data_file(root):
     table = build(root)
     path = victim(table)
     directory(root / path)
@@ -232,7 +232,7 @@ def test_a_directory_in_the_place_of_a_file_is_skipped_by_compaction(root):
     assert result.skipped == ((path, "it is not there"),)
 
 
-def test_a_floating_point_page_that_cannot_be_read_again(root):
+def test_unreadable_float_page_raises_in_update_statistics(root):
     table = arrowlog.Table.create(root, pa.schema([("f", pa.float64())]))
     rows = pa.table({"f": [i / 3 for i in range(5000)]})
     pq.write_table(rows, root / "f.parquet", use_dictionary=False, data_page_size=4000)
@@ -251,7 +251,7 @@ def flip_pages(data, rng):
 
 
 def flip_footer(data, rng):
-    """Some bytes changed in the footer, or in what says how long it is."""
+    """Some bytes changed in the footer, or in its length field."""
     return flipped(data, rng, len(data) - 8 - int.from_bytes(data[-8:-4], "little"), len(data))
 
 
@@ -267,7 +267,7 @@ def cut(data, rng):
 
 
 def failure(call, *kinds):
-    """What a call raises, of the kinds that it may raise; None if it answers."""
+    """The error a call raises, of the expected kinds, or None."""
     try:
         call()
     except kinds as error:
@@ -276,15 +276,15 @@ def failure(call, *kinds):
 
 
 @pytest.mark.parametrize("seed", range(cases(40)))
-def test_random_damage_ends_in_our_errors_or_in_rows(root, seed):
+def test_random_damage_raises_a_typed_error_or_returns_rows(root, seed):
     rng = random.Random(seed)
     table = build(root)
     path = victim(table)
     data = (root / path).read_bytes()
     damage = rng.choice([flip_pages, flip_footer, cut])
     (root / path).write_bytes(damage(data, rng))
-    # With a filter pyarrow looks at statistics in the footer. If those are damaged, an exception of
-    # C++ that nothing catches ends the process, or the scan never ends (seen with 26.0.1).
+    # With a filter, pyarrow reads statistics in the footer. If those are damaged, an exception of
+    # C++ that nothing catches ends the process, or the scan never ends (observed with 26.0.1).
     filters = damage is not flip_footer
     for name, read in READERS.items():
         if "filtered" in name and not filters:

@@ -1,7 +1,7 @@
-"""Writers over a store that loses requests and answers: a commit lands once, or says it has not.
+"""Writers on a store that loses requests and responses: each commit lands once or raises.
 
-Several handles, clocks that disagree and rivals inside every window act at random; after each step
-the log is read by a naive model. The same machine must find the fault when a guard is taken out.
+Several handles with differing clocks act at random, with concurrent commits in every race window.
+After each step a naive model reads the log. Removing a guard must make the machine fail.
 """
 
 import inspect
@@ -47,7 +47,7 @@ PUTS = [
 ]
 OUTAGES = [*[""] * 13, "lost before", "transient", "unavailable"]
 READS = [*[()] * 12, (True,), *((*[False] * n, True) for n in range(1, 6))]
-RIVALS = [
+CONCURRENT_COMMITS = [
     "append 0",
     "append 1",
     "bare append 0",
@@ -65,7 +65,7 @@ PLANS = st.tuples(
     st.sampled_from(OUTAGES),
     st.sampled_from(READS),
     st.sampled_from([0, 0, 0, 1, 3]),
-    st.one_of(st.just([]), st.lists(st.sampled_from(RIVALS), max_size=2)),
+    st.one_of(st.just([]), st.lists(st.sampled_from(CONCURRENT_COMMITS), max_size=2)),
 )
 HANDS = st.integers(0, 2)
 PARTS = st.sampled_from(["0", "1"])
@@ -75,7 +75,7 @@ SEEN = Counter()
 
 
 class Hand:
-    """One writer: a handle, its clock, and which files somebody has seen through it."""
+    """One writer: a handle, its clock, and the files that were read through it."""
 
     def __init__(self, machine, number):
         self.number = number
@@ -92,7 +92,7 @@ class Hand:
         return self.table._session
 
     def reads_before_acting(self):
-        """A handle that has shown nothing, or was told of a conflict, looks before it acts."""
+        """A handle without a snapshot, or after a conflict, reads a snapshot before it acts."""
         if self.table._tracker.last_read is None or self.session.is_refused:
             self.known |= set(self.machine.log.live) | self.machine.on_their_way()
 
@@ -117,7 +117,7 @@ class Writers(RuleBasedStateMachine):
         self.files = 0
         self.acknowledged = {}  # versions by txnId
         self.unknown = {}
-        self.rivals = 0
+        self.num_concurrent = 0
 
     # Others
 
@@ -129,15 +129,15 @@ class Writers(RuleBasedStateMachine):
         made = [self.path() for _ in range(count)]
         return made, [add_file(p, {"p": part}, size=1, modification_time=1) for p in made]
 
-    def rival(self, kind):
-        """Somebody else's commit, written by hand into the next slot."""
+    def concurrent_commit(self, kind):
+        """A concurrent commit, written directly as the next version."""
         self.log.absorb(self.store.objects)
         live, last = sorted(self.log.live), self.log.commits[-1]
-        self.rivals += 1
+        self.num_concurrent += 1
         info = testing.commit_info(
-            self.log.newest_time + (1 if self.rivals % 3 else 10**6),
+            self.log.newest_time + (1 if self.num_concurrent % 3 else 10**6),
             f"RIVAL {kind}",
-            txnId=f"rival-{self.rivals}",
+            txnId=f"concurrent-{self.num_concurrent}",
         )
         word, _, part = kind.removeprefix("bare ").partition(" ")
         actions = [] if kind.startswith("bare") else [info]
@@ -148,11 +148,16 @@ class Writers(RuleBasedStateMachine):
             info["commitInfo"]["txn"] = {"appId": "a", "version": step}
             actions.append(testing.add(self.path(), {"p": "0"}))
         elif word == "properties":
-            new = {**last.metadata["configuration"], f"rival{self.rivals}": "x"}
+            new = {**last.metadata["configuration"], f"concurrent{self.num_concurrent}": "x"}
             actions.append({"metaData": {**last.metadata, "configuration": new}})
         elif word == "column":
             schema = json.loads(last.metadata["schemaString"])
-            column = {"name": f"r{self.rivals}", "type": "long", "nullable": True, "metadata": {}}
+            column = {
+                "name": f"r{self.num_concurrent}",
+                "type": "long",
+                "nullable": True,
+                "metadata": {},
+            }
             schema["fields"].append(column)
             actions.append({"metaData": {**last.metadata, "schemaString": json.dumps(schema)}})
         elif word == "protocol":
@@ -168,34 +173,34 @@ class Writers(RuleBasedStateMachine):
             self.log.absorb(self.store.objects)
 
     def _touch(self, word, live):
-        """Actions on files that are there."""
-        some = live[self.rivals % len(live)]
+        """Actions on live files."""
+        some = live[self.num_concurrent % len(live)]
         part = self.log.live[some]["partitionValues"]
         if word == "remove":
             return [testing.remove(some)]
         if word == "replace":
-            return [testing.add(some, part, size=self.rivals)]
+            return [testing.add(some, part, size=self.num_concurrent)]
         return [
             testing.remove(some, dataChange=False),
             testing.add(self.path(), part, dataChange=False),
         ]
 
     def on_their_way(self):
-        """Files of commits whose answer was lost and that may land while somebody looks."""
+        """Files of commits whose response was lost and that may still land."""
         texts = [decompress(data, key, 1 << 20) for _, key, data in self.store.late]
         lines = [json.loads(line) for text in texts for line in text.splitlines()]
         return {line["add"]["path"] for line in lines if "add" in line}
 
-    # What every operation goes through
+    # Common to all operations
 
     def act(self, number, plan, call, verify):
-        """Do it while the store fails as planned; whatever is said must be true."""
+        """Run an operation while the store fails as planned. The reported outcome must be true."""
         hand, store = self.hands[number], self.store
         hand.reads_before_acting()
-        puts, outage, reads, lag, rivals = plan
+        puts, outage, reads, lag, concurrent = plan
         store.puts, store.outage, store.lag = list(puts), outage, lag
         store.reads = list(reads)
-        store.window = [lambda kind=kind: self.rival(kind) for kind in rivals]
+        store.window = [lambda kind=kind: self.concurrent_commit(kind) for kind in concurrent]
         issued = len(hand.clock.ids)
         try:
             result = call(hand.table)
@@ -241,7 +246,7 @@ class Writers(RuleBasedStateMachine):
     def step(self, number, plan, app, ahead):
         step = max(self.log.steps.get(app, (-1, 0))[0] + ahead, 0)
         self._step(number, plan, app, step)
-        if self.unknown and ahead == 1:  # whoever does not know tries the same again
+        if self.unknown and ahead == 1:  # a caller with an unknown outcome retries
             self._step(number, ((), "", (), 0, []), app, step)
             insist(self.log.steps[app][0] >= step, "the step was not taken")
 
@@ -250,7 +255,10 @@ class Writers(RuleBasedStateMachine):
 
         def verify(hand, commit, result):
             if commit is None:
-                insist(self.log.steps.get(app, (-1, 0))[0] >= step, "a step that nobody took")
+                insist(
+                    self.log.steps.get(app, (-1, 0))[0] >= step,
+                    "a transaction that was not committed",
+                )
                 insist(not set(paths) & set(self.log.live), "a duplicate was written")
             else:
                 insist(commit.info["txn"] == {"appId": app, "version": step}, "txn")
@@ -293,18 +301,18 @@ class Writers(RuleBasedStateMachine):
         def verify(hand, commit, result):
             insist(in_part(commit.after, part) == sorted(paths), "overwrite where leaves files")
             unseen = set(commit.removes) - hand.known
-            insist(not unseen, f"overwrite where removes {unseen}, which nobody has seen")
+            insist(not unseen, f"overwrite where removes {unseen}, which was not read")
 
         self.act(number, plan, lambda table: table.overwrite(adds, where), verify)
 
     @rule(number=HANDS, plan=PLANS, back=FEW, which=FEW, rewrite=st.booleans())
     def merge(self, number, plan, back, which, rewrite):
-        """Files of an earlier version into one, or an update that rests on one."""
+        """Merge files of an earlier version into one, or update based on an earlier version."""
         base = self.log.commits[max(self.log.version - back, 0)]
         part = "01"[which % 2]
         choice = in_part(base.after, part)
         gone = [choice[(which + n) % len(choice)] for n in range(min(2, len(choice)))]
-        rewrite = rewrite and bool(gone)  # the same rows as before must have been somewhere
+        rewrite = rewrite and bool(gone)  # the removed rows must have been live
         paths, adds = self.adds(1, part)
 
         def call(table):
@@ -325,7 +333,7 @@ class Writers(RuleBasedStateMachine):
 
     @rule(number=HANDS, plan=PLANS, back=FEW, part=PARTS)
     def update(self, number, plan, back, part):
-        """An append that was decided by reading a partition at an earlier version."""
+        """An append based on reading a partition at an earlier version."""
         base = max(self.log.version - back, 0)
         paths, adds = self.adds(1, "1")
         where = [("p", "=", part)]
@@ -346,7 +354,7 @@ class Writers(RuleBasedStateMachine):
         def verify(hand, commit, result):
             old = self.log.commits[commit.version - 1].metadata
             wanted = {**old, "configuration": {**old["configuration"], **new}}
-            insist(commit.metadata == wanted, "somebody's properties are gone")
+            insist(commit.metadata == wanted, "concurrently set properties are lost")
             insist(not commit.adds and not commit.removes, "properties")
 
         self.act(number, plan, lambda table: table.set_properties(new), verify)
@@ -362,7 +370,7 @@ class Writers(RuleBasedStateMachine):
                 [item["name"] for item in json.loads(found["schemaString"])["fields"]]
                 for found in (old, commit.metadata)
             ]
-            insist(names[1] == [*names[0], name], "somebody's columns are gone")
+            insist(names[1] == [*names[0], name], "concurrently added columns are lost")
 
         self.act(number, plan, lambda table: table.add_columns({name: pa.int64()}), verify)
 
@@ -376,7 +384,7 @@ class Writers(RuleBasedStateMachine):
 
         self.act(number, plan, lambda table: table.restore(target.version), verify)
 
-    # The world
+    # The environment
 
     @rule(number=HANDS)
     def look(self, number):
@@ -388,9 +396,9 @@ class Writers(RuleBasedStateMachine):
     def reopen(self, number):
         self.hands[number].reopen()
 
-    @rule(kind=st.sampled_from(RIVALS))
+    @rule(kind=st.sampled_from(CONCURRENT_COMMITS))
     def interfere(self, kind):
-        self.rival(kind)
+        self.concurrent_commit(kind)
 
     @rule(number=HANDS, hours=st.integers(-50, 50))
     def set_clock(self, number, hours):
@@ -398,7 +406,7 @@ class Writers(RuleBasedStateMachine):
 
     @rule()
     def wait(self):
-        """Half a minute: nobody relies on what it knew before."""
+        """Half a minute: every handle treats its cached tip as stale."""
         self.elapsed[0] += 31
 
     @invariant()
@@ -406,8 +414,8 @@ class Writers(RuleBasedStateMachine):
         self.log.absorb(self.store.objects)
         for txn_id, version in self.log.at.items():
             known = self.acknowledged.get(txn_id, self.unknown.get(txn_id))
-            if not txn_id.startswith("rival"):
-                insist(known == version, f"{txn_id} is in the log as {version}, told: {known}")
+            if not txn_id.startswith("concurrent"):
+                insist(known == version, f"{txn_id} is in the log as {version}, reported: {known}")
         for txn_id, version in self.acknowledged.items():
             insist(self.log.at.get(txn_id) == version, f"{txn_id} was told to be {version}")
         same(self.reader.snapshot(), self.log)
@@ -427,7 +435,7 @@ def in_part(files, part):
 
 
 def same(snapshot, log):
-    """A state by arrowlog is what the naive replay says of its version."""
+    """Whether a snapshot state equals the naive replay of its version."""
     commit = log.commits[snapshot.version]
     keys = snapshot.state.adds["key"].to_pylist()
     insist(sorted(keys) == sorted(commit.after), f"state of version {snapshot.version}")
@@ -438,7 +446,7 @@ def same(snapshot, log):
 
 
 @pytest.mark.promise("commit.exactly_once")
-def test_commits_land_once_whatever_the_store_does():
+def test_commits_land_once_on_a_faulty_store():
     SEEN.clear()
     how = settings(max_examples=cases(300), stateful_step_count=40, report_multiple_bugs=False)
     run_state_machine_as_test(Writers, settings=how)
@@ -454,11 +462,11 @@ def test_commits_land_once_whatever_the_store_does():
         "MetadataChanged",
         "ProtocolChanged",
     }
-    assert cases(300) < 100 or told <= set(SEEN)  # the machine has been everywhere
+    assert cases(300) < 100 or told <= set(SEEN)  # every outcome was reached
 
 
 def broken(module, old, new):
-    """The module's names with one guard taken out of its source."""
+    """The module's names with one guard removed from its source."""
     source = inspect.getsource(module)
     assert source.count(old) == 1, old
     names = dict(vars(module))
@@ -467,14 +475,17 @@ def broken(module, old, new):
 
 
 TRANSACTION_GUARDS = {
-    "the own id": ("if winner.txn_id == self.progress.txn_id:", "if False:"),
-    "rising times": ("max(clock.now_ms(), (base.head.timestamp or 0) + 1)", "clock.now_ms()"),
-    "steps taken before": ("head.txns.get(prepared.txn[0])", "None"),
+    "own transaction id": ("if winner.txn_id == self.progress.txn_id:", "if False:"),
+    "increasing timestamps": (
+        "max(clock.now_ms(), (base.head.timestamp or 0) + 1)",
+        "clock.now_ms()",
+    ),
+    "application transactions": ("head.txns.get(prepared.txn[0])", "None"),
     "own commits": ("return True  # own commit", "return False  # own commit"),
-    "the whole made anew": ("stale = prepared.rebuild", "stale = False"),
+    "prepared commit rebuilt": ("stale = prepared.rebuild", "stale = False"),
 }
 PUT_GUARDS = {
-    "lost answers": ("progress.unknown |= outcome is not PutOutcome.NOT_APPLIED", "pass"),
+    "lost responses": ("progress.unknown |= outcome is not PutOutcome.NOT_APPLIED", "pass"),
     "an unknown put before a refusal": (
         "if progress.unknown:\n                raise",
         "if False:\n                raise",
@@ -499,27 +510,27 @@ def finds_a_violation(examples=300):
 
 
 @pytest.mark.parametrize("guard", TRANSACTION_GUARDS)
-def test_the_machine_misses_every_guard_of_a_transaction(guard, monkeypatch):
+def test_removing_a_transaction_guard_is_detected(guard, monkeypatch):
     names = broken(commit_loop, *TRANSACTION_GUARDS[guard])
     monkeypatch.setattr(write_session, "run_transaction", names["run_transaction"])
     finds_a_violation()
 
 
 @pytest.mark.parametrize("guard", PUT_GUARDS)
-def test_the_machine_misses_every_guard_of_a_put(guard, monkeypatch):
+def test_removing_a_put_guard_is_detected(guard, monkeypatch):
     names = broken(version_race, *PUT_GUARDS[guard])
     monkeypatch.setattr(commit_loop, "put_commit", names["put_commit"])
     finds_a_violation()
 
 
 @pytest.mark.parametrize("guard", CONFLICT_GUARDS)
-def test_the_machine_misses_every_check_for_conflicts(guard, monkeypatch):
+def test_removing_a_conflict_check_is_detected(guard, monkeypatch):
     monkeypatch.setattr(conflict_checker, guard, lambda *_: None)
     finds_a_violation()
 
 
 def overwritten_after_going_on(root):
-    """A handle goes on for its own needs, then overwrites a part that others have added to."""
+    """A handle refreshes internally, then overwrites a partition that others added files to."""
     Table.create(root, SCHEMA, ["p"])
     one, two = Table(root), Table(root)
     one.snapshot()
@@ -530,8 +541,8 @@ def overwritten_after_going_on(root):
     return one.overwrite([new], where="p = 'x'")
 
 
-def test_what_was_shown_is_told_apart_from_what_was_read(tmp_path, monkeypatch):
-    """Too rare for the machine to find; without the guard the unseen file is removed."""
+def test_read_set_excludes_files_read_by_an_internal_refresh(tmp_path, monkeypatch):
+    """Too rare for the state machine to find. Without the guard, the unseen file is removed."""
     with pytest.raises(CommitConflict, match="'unseen'"):
         overwritten_after_going_on(tmp_path / "guarded")
     monkeypatch.setattr(write_session.WriteSession, "_read_on", lambda self: self.tracker.latest())

@@ -1,4 +1,4 @@
-"""Every file of a Parquet checkpoint damaged in every way: the same state, and somebody says so."""
+"""Parquet checkpoints with each file damaged in each way: same snapshot, damage reported."""
 
 import os
 import random
@@ -21,7 +21,7 @@ FLIPS = cases(60)
 
 @pytest.fixture
 def damaged(tmp_path, monkeypatch):
-    """A log with a Parquet checkpoint in parts, and what it says."""
+    """A log with a multi-part Parquet checkpoint, and its content."""
     parquet_checkpoints.small_groups(monkeypatch, 4)
     root = tmp_path / "table"
     log_model.write(root, 3, versions=9)
@@ -33,7 +33,7 @@ def damaged(tmp_path, monkeypatch):
 
 
 def look(root):
-    """What the table says in full, what was said about how it was read, and whether it was used."""
+    """The full snapshot, its warnings, and whether the checkpoint was used."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         table = arrowlog.Table(root)
@@ -68,7 +68,7 @@ def damages(data, rng):
         yield data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
 
 
-def test_a_damaged_file_changes_nothing_and_is_told(damaged):
+def test_damaged_file_changes_no_snapshot_and_is_reported(damaged):
     root, names, expected = damaged
     rng = random.Random(5)
     whole_plan = check(root, expected, told=False)
@@ -91,7 +91,7 @@ def test_a_damaged_file_changes_nothing_and_is_told(damaged):
 
 
 @pytest.mark.promise("checkpoint.damage_is_found")
-def test_verify_finds_every_damage(damaged):
+def test_verify_detects_every_damage(damaged):
     root, names, _ = damaged
     store, keys = arrowlog.Table(root)._store, parquet_checkpoints.keys(names)
     rng = random.Random(6)
@@ -113,8 +113,8 @@ def test_verify_finds_every_damage(damaged):
     assert parquet.verify_parquet_checkpoint(store, 7, keys) == []
 
 
-def test_files_of_another_version_are_refused(damaged):
-    """A checkpoint labelled newer than its content would bring removed files back to life."""
+def test_checkpoint_files_of_another_version_are_refused(damaged):
+    """A checkpoint labelled newer than its content would resurrect removed files."""
     root, names, expected = damaged
     folder = parquet_checkpoints.folder(root)
     parquet_checkpoints.write(root, 6, checkpoint_maxFileSize=1)
@@ -141,8 +141,8 @@ def test_files_of_another_version_are_refused(damaged):
     check(root, expected)
 
 
-def test_parts_without_a_manifest_are_no_checkpoint(damaged):
-    """A writer is at it, or died over it: nothing is wrong, and nothing is said."""
+def test_parts_without_a_manifest_are_ignored_silently(damaged):
+    """A writer is still writing the checkpoint, or was killed. Neither is worth a warning."""
     root, names, expected = damaged
     manifest = next(name for name in names if name.endswith(".json"))
     os.remove(f"{parquet_checkpoints.folder(root)}/{manifest}")
@@ -156,14 +156,16 @@ def test_parts_without_a_manifest_are_no_checkpoint(damaged):
     check(root, expected, told=False)
     os.truncate(
         f"{parquet_checkpoints.folder(root)}/{parts[0]}", 5
-    )  # whose it is cannot be told now
+    )  # its version cannot be determined
     check(root, expected)
 
 
-def test_the_json_form_stands_in_for_a_damaged_parquet_one(table):
+def test_json_checkpoint_replaces_a_damaged_parquet_checkpoint(table):
     testing.write_checkpoint(table, 1, [*OPENING, GOOD])
     written = parquet_checkpoints.write(table, 1)
-    os.remove(f"{table}/_transaction_log/00000000000000000001.json")  # no way without it
+    os.remove(
+        f"{table}/_transaction_log/00000000000000000001.json"
+    )  # the checkpoint is now required
     for name in written.names:
         path = f"{parquet_checkpoints.folder(table)}/{name}"
         with open(path, "r+b") as out:
@@ -176,7 +178,7 @@ def test_the_json_form_stands_in_for_a_damaged_parquet_one(table):
     assert snapshot.report.checkpoint == 1
 
 
-def test_without_another_way_damage_is_an_error_that_names_the_file(table):
+def test_damage_without_a_fallback_raises_with_the_file(table):
     written = parquet_checkpoints.write(table, 1)
     os.remove(f"{table}/_transaction_log/00000000000000000000.json")
     path = f"{parquet_checkpoints.folder(table)}/{written.names[0]}"
@@ -188,8 +190,8 @@ def test_without_another_way_damage_is_an_error_that_names_the_file(table):
         _ = snapshot.files
 
 
-def test_damage_found_late_keeps_the_rows_of_a_plan(tmp_path, monkeypatch):
-    """Columns read first are sound, those read later are not: the plan stays what it was."""
+def test_damage_in_columns_read_later_leaves_the_plan_unchanged(tmp_path, monkeypatch):
+    """The columns read first are intact, those read later are damaged. The plan does not change."""
     parquet_checkpoints.small_groups(monkeypatch, 4)
     root = tmp_path / "table"
     stats = [f'{{"x":{i}}}' for i in range(40)]
@@ -215,7 +217,7 @@ def test_damage_found_late_keeps_the_rows_of_a_plan(tmp_path, monkeypatch):
 
 
 @pytest.mark.promise("security.paths_stay_inside")
-def test_a_path_that_leads_out_of_the_table_is_refused_from_a_checkpoint_too(table):
+def test_external_path_in_a_checkpoint_is_refused(table):
     testing.write_commit(table, 2, [testing.add("/etc/passwd", {"day": None})])
     outside = arrowlog.Table(table, allow_outside_paths=True)
     parquet.write_parquet_form(
@@ -228,7 +230,7 @@ def test_a_path_that_leads_out_of_the_table_is_refused_from_a_checkpoint_too(tab
         _ = arrowlog.Table(table).snapshot().files
 
 
-def test_a_table_without_files_has_a_checkpoint_too(root):
+def test_table_without_files_has_a_checkpoint(root):
     testing.write_commit(root, 0, OPENING)
     parquet_checkpoints.write(root, 0)
     snapshot = arrowlog.Table(root).snapshot()

@@ -1,4 +1,4 @@
-"""A writer that is killed leaves an object that is whole, or none."""
+"""A killed writer leaves a complete object or none."""
 
 import os
 import random
@@ -17,8 +17,8 @@ SIZE = 300_000
 
 @pytest.mark.promise("storage.whole_or_absent")
 @pytest.mark.fork
-@pytest.mark.parametrize("named", [False, True], ids=["nameless", "named"])
-def test_a_killed_writer_leaves_nothing_torn(tmp_path, monkeypatch, named):
+@pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "named"])
+def test_killed_writer_leaves_no_partial_object(tmp_path, monkeypatch, named):
     if named:
         monkeypatch.setattr(local, "_O_TMPFILE", None)
     seed = first_seed()
@@ -31,7 +31,7 @@ def test_a_killed_writer_leaves_nothing_torn(tmp_path, monkeypatch, named):
                 store.put_if_absent(f"{LOG}/{cycle:04d}-{number:04d}", b"x" * SIZE)
                 store.replace(f"{LOG}/pointer", b"y" * rng.choice([1, SIZE]))
             os._exit(0)
-        if cycle % 10 == 0:  # this one has written, however slow the machine is
+        if cycle % 10 == 0:  # waits until the child has written, on a machine of any speed
             wait_until(lambda name=f"{cycle:04d}-0001": name in store.stats_from(LOG), "a commit")
         time.sleep(rng.uniform(0, 0.01))  # a random moment is the point of the test
         os.kill(child, signal.SIGKILL)
@@ -42,4 +42,4 @@ def test_a_killed_writer_leaves_nothing_torn(tmp_path, monkeypatch, named):
     assert sizes == {SIZE}
     assert stats["pointer"].size in (1, SIZE)
     commits = [name for name in drafts if "pointer" not in name]
-    assert named or not commits  # a file that never had a name is gone with its writer
+    assert named or not commits  # an O_TMPFILE file disappears with its writer

@@ -1,4 +1,4 @@
-"""Upkeep killed at any moment: no acknowledged row is lost, and running it again finishes."""
+"""Maintenance killed at any moment loses no acknowledged row. Running it again finishes."""
 
 import pytest
 from support import kill_maintenance, killable_children
@@ -11,7 +11,7 @@ KILLS = 10
 
 @pytest.mark.promise("maintenance.no_row_is_lost")
 @pytest.mark.fork
-def test_killed_upkeep_loses_nothing_and_can_be_finished(tmp_path):
+def test_killed_maintenance_loses_no_row_and_a_rerun_finishes(tmp_path):
     seed = first_seed()
     roots = [tmp_path / f"table{number}" for number in range(cases(3))]
     for root in roots:
@@ -20,7 +20,9 @@ def test_killed_upkeep_loses_nothing_and_can_be_finished(tmp_path):
     for root, rows in zip(roots, told, strict=True):
         check(root, [row for (row,) in rows])
     operations = [len(list((root / "_transaction_log").glob("*.json"))) for root in roots]
-    print(f"{len(roots) * KILLS} kills, {sum(map(len, told))} rows told of, {operations} commits")
+    print(
+        f"{len(roots) * KILLS} kills, {sum(map(len, told))} rows acknowledged, {operations} commits"
+    )
     assert sum(map(len, told)) > len(roots)
 
 
@@ -30,7 +32,7 @@ def check(root, told):
     assert len(set(found)) == len(found), "a row twice"
     assert set(told) <= set(found), "an acknowledged row is lost"
     for version in range(table.earliest_version, table.version + 1):
-        ids(table, version)  # every file of every version is there
+        ids(table, version)  # every file of every version exists
     assert table.compact().num_conflicts == 0
     assert table.compact(dry_run=True).num_groups == 0
     table.truncate_history()

@@ -1,4 +1,4 @@
-"""A rebuild that is killed leaves no half table; run again, it finishes."""
+"""A killed rebuild leaves no partial table. Running it again finishes."""
 
 import json
 
@@ -10,7 +10,7 @@ from support import kill_rebuild, programs
 
 @pytest.mark.promise("recovery.rebuild_is_atomic")
 @pytest.mark.fork
-def test_killed_at_any_point_there_is_no_table_or_the_whole_one(tmp_path):
+def test_killed_rebuild_leaves_no_table_or_the_complete_one(tmp_path):
     for number in range(5):
         pq.write_table(pa.table({"id": [number]}), tmp_path / f"{number}.parquet")
     found = json.loads(programs.run(kill_rebuild.__file__, tmp_path, 5))

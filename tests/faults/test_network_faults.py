@@ -1,4 +1,4 @@
-"""Stores on a faulty wire: what they say of a put is true, what they read is right or late."""
+"""Stores on a faulty network: put outcomes are true, reads are right or time out."""
 
 import contextlib
 import random
@@ -59,14 +59,14 @@ WRITES = {
 
 @pytest.fixture(scope="module")
 def wires(seaweedfs, moto):
-    """A wire to each server."""
+    """A fault-injecting proxy for each server."""
     with faulty_wire.before(seaweedfs[0]) as good, faulty_wire.before(moto[0]) as careless:
         yield {"seaweedfs": (good, seaweedfs[1]), "moto": (careless, moto[1])}
 
 
 @pytest.fixture(params=["s3fs", "obstore"])
 def faulty(request, wires):
-    """A place behind a wire, with the wire; `place.read` and `place.put` go round it."""
+    """A store behind a proxy, and the proxy; `place.read` and `place.put` bypass it."""
     found, writer = wires["seaweedfs"]
     there = Server("wire", found.url)
     place = store_places.S3(there, accelerate=request.param == "obstore", writer=writer)
@@ -76,21 +76,21 @@ def faulty(request, wires):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """A store on a place that is soon tired of silence."""
+    """A store with a short timeout."""
 
     def make(place, seconds=120.0):
         monkeypatch.setattr(s3, "_READ_SECONDS", SILENCE)
         monkeypatch.setattr(obstore_s3, "_QUICK_SECONDS", SILENCE)
         store = place.shared(f"hasty {seconds}", timeout_seconds=seconds)
         with contextlib.suppress(StoreUnavailable):
-            store.find_many(["missing"])  # making the session must not count as silence
+            store.find_many(["missing"])  # creating the session must not count towards the timeout
         return store
 
     return make
 
 
 def soon(call, *args):
-    """The answer, or the error, of a call that must not take long."""
+    """The result or error of a call that must not take long."""
     pool = ThreadPoolExecutor(1)
     try:
         future = pool.submit(call, *args)
@@ -100,13 +100,13 @@ def soon(call, *args):
 
 
 def copy(fault, **changed):
-    """A fault that has not happened yet."""
+    """A copy of a fault that has not been triggered."""
     names = ("kind", "method", "match", "after", "times", "skip")
     return Fault(**{name: getattr(fault, name) for name in names} | changed)
 
 
 def check(place, key, data, outcome, before=None):
-    """Whether an outcome is what a look past the wire shows."""
+    """Check an outcome against the object on the server."""
     found = place.read(key)
     assert outcome in PutOutcome
     assert found in ((None, data) if before is None else (before,))
@@ -122,7 +122,7 @@ def check(place, key, data, outcome, before=None):
 @pytest.mark.promise("storage.outcome_is_true")
 @pytest.mark.parametrize("warm", [False, True], ids=["new", "used"])
 @pytest.mark.parametrize(("fault", "allowed"), PUTS.values(), ids=PUTS)
-def test_what_is_said_about_a_put_is_true(faulty, hasty, fault, allowed, warm):
+def test_put_outcome_is_true_after_one_fault(faulty, hasty, fault, allowed, warm):
     place, found = faulty
     store = hasty(place) if fault.kind == "hang" else place.store
     if warm:
@@ -138,7 +138,7 @@ def test_what_is_said_about_a_put_is_true(faulty, hasty, fault, allowed, warm):
 
 
 @pytest.mark.parametrize(("fault", "_"), PUTS.values(), ids=PUTS)
-def test_a_fault_never_overwrites_nor_claims_what_another_wrote(faulty, hasty, fault, _):
+def test_faulty_put_neither_overwrites_nor_claims_an_existing_object(faulty, hasty, fault, _):
     place, found = faulty
     place.put("k", b"theirs")
     store = hasty(place) if fault.kind == "hang" else place.store
@@ -149,8 +149,8 @@ def test_a_fault_never_overwrites_nor_claims_what_another_wrote(faulty, hasty, f
 
 
 @pytest.mark.promise("storage.outcome_is_true")
-def test_every_outcome_is_true_whatever_goes_wrong(faulty):
-    """Puts to few keys, by two stores, with faults at random."""
+def test_put_outcomes_are_true_under_random_faults(faulty):
+    """Puts to a few keys by two stores, with random faults."""
     place, found = faulty
     seed = first_seed()
     rng = random.Random(seed)
@@ -173,7 +173,7 @@ def test_every_outcome_is_true_whatever_goes_wrong(faulty):
 
 @pytest.mark.parametrize(("kind", "after"), ONCE.values(), ids=ONCE)
 @pytest.mark.parametrize(("method", "call"), READS.values(), ids=READS)
-def test_a_read_is_right_after_one_fault(faulty, hasty, method, call, kind, after):
+def test_read_is_right_after_one_fault(faulty, hasty, method, call, kind, after):
     place, found = faulty
     place.put(f"{LOG}/1", b"x" * 70_000)
     place.put(f"{LOG}/2", b"22")
@@ -186,7 +186,7 @@ def test_a_read_is_right_after_one_fault(faulty, hasty, method, call, kind, afte
 
 @pytest.mark.parametrize(("kind", "after"), ONCE.values(), ids=ONCE)
 @pytest.mark.parametrize(("method", "call"), WRITES.values(), ids=WRITES)
-def test_what_can_be_done_twice_is_done_again(faulty, hasty, method, call, kind, after):
+def test_idempotent_requests_are_retried(faulty, hasty, method, call, kind, after):
     place, found = faulty
     place.put(f"{LOG}/1", b"1")
     place.put("pointer", b"old")
@@ -199,7 +199,7 @@ def test_what_can_be_done_twice_is_done_again(faulty, hasty, method, call, kind,
 
 
 def all_at_once(calls, store):
-    """What each call says, errors too."""
+    """The result or error of each call."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return dict(
             zip(calls, pool.map(lambda call: soon(call, store), calls.values()), strict=True)
@@ -208,7 +208,7 @@ def all_at_once(calls, store):
 
 @pytest.mark.promise("storage.gives_up_in_time")
 @pytest.mark.parametrize("kind", ["drop", 503, "cut", "hang"])
-def test_a_store_that_stays_broken_is_given_up_in_time(faulty, hasty, kind):
+def test_permanently_failing_store_raises_in_time(faulty, hasty, kind):
     place, found = faulty
     place.put(f"{LOG}/1", b"x" * 70_000)
     place.put(f"{LOG}/2", b"22")
@@ -224,7 +224,7 @@ def test_a_store_that_stays_broken_is_given_up_in_time(faulty, hasty, kind):
 
 
 @pytest.mark.parametrize("accelerate", [False, True], ids=["s3fs", "obstore"])
-def test_a_refused_connection_is_given_up_in_time(accelerate):
+def test_refused_connection_raises_in_time(accelerate):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     options = Server("nobody", f"http://127.0.0.1:{port}").options
@@ -238,8 +238,8 @@ def test_a_refused_connection_is_given_up_in_time(accelerate):
 
 
 @pytest.mark.parametrize("accelerate", [False, True], ids=["s3fs", "obstore"])
-def test_a_large_put_to_a_server_that_takes_no_bytes_is_given_up(accelerate):
-    """More than fits between the two: the client waits to write, and not for an answer."""
+def test_large_put_to_a_server_that_reads_nothing_times_out(accelerate):
+    """The body exceeds the socket buffers: the client waits to write, not for a response."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         options = Server("silent", f"http://127.0.0.1:{silent.getsockname()[1]}").options
         store = open_store("s3://bucket/t", options, timeout_seconds=0.2, accelerate=accelerate)
@@ -248,7 +248,7 @@ def test_a_large_put_to_a_server_that_takes_no_bytes_is_given_up(accelerate):
 
 @pytest.fixture(params=["s3fs", "obstore"])
 def careless(request, wires):
-    """A server that ignores the condition: it is lost on the way. SeaweedFS would see that."""
+    """A server that ignores `If-None-Match`: the proxy drops it (SeaweedFS would notice)."""
     found, writer = wires["moto"]
     there = Server("wire", found.url)
     found.strip = {"if-none-match"}
@@ -258,12 +258,12 @@ def careless(request, wires):
 
 @pytest.fixture(autouse=True)
 def unproven(monkeypatch):
-    """No bucket has been found good before."""
+    """No bucket has been probed before."""
     for module in (s3, obstore_s3):
         monkeypatch.setattr(module, "PROBED_BUCKETS", set())
 
 
-def test_a_server_that_ignores_the_condition_is_found_out(careless):
+def test_server_that_ignores_if_none_match_is_refused(careless):
     place, _ = careless
     for _ in range(2):
         with pytest.raises(InvalidRequest, match="If-None-Match"):
@@ -273,7 +273,7 @@ def test_a_server_that_ignores_the_condition_is_found_out(careless):
 
 @pytest.mark.parametrize("skip", [0, 1])
 @pytest.mark.parametrize("fault", [f for f, _ in PUTS.values() if f.kind != "hang"], ids=str)
-def test_a_lost_answer_does_not_speak_for_a_careless_server(careless, fault, skip):
+def test_lost_probe_response_does_not_approve_a_server_without_conditions(careless, fault, skip):
     place, found = careless
     found.faults = [copy(fault, match=f"{place.prefix}/{LOG}/.probe", skip=skip)]
     with pytest.raises(InvalidRequest, match="If-None-Match"):
@@ -282,7 +282,7 @@ def test_a_lost_answer_does_not_speak_for_a_careless_server(careless, fault, ski
 
 @pytest.mark.parametrize("skip", [0, 1])
 @pytest.mark.parametrize("fault", [f for f, _ in PUTS.values() if f.kind != "hang"], ids=str)
-def test_a_lost_answer_does_not_speak_against_a_good_server(faulty, fault, skip):
+def test_lost_probe_response_does_not_refuse_a_conforming_server(faulty, fault, skip):
     place, found = faulty
     found.faults = [copy(fault, match=f"{place.prefix}/{LOG}/.probe", skip=skip)]
     place.store.check_writable(LOG_FOLDER)
@@ -292,7 +292,7 @@ def test_a_lost_answer_does_not_speak_against_a_good_server(faulty, fault, skip)
     assert place.store.list_from(LOG) == []
 
 
-def test_a_server_whose_answers_are_all_lost_is_not_committed_to(faulty):
+def test_server_whose_responses_are_all_lost_is_not_written_to(faulty):
     place, found = faulty
     found.faults = [Fault(500, "PUT", after=True, times=ALWAYS)]
     with pytest.raises(StoreUnavailable, match="answers were lost"):

@@ -1,4 +1,4 @@
-"""Every checkpoint file damaged in every way: the same state, and the report says so."""
+"""JSON checkpoints with each file damaged in each way: same snapshot, reported as a warning."""
 
 import os
 
@@ -26,7 +26,7 @@ def damages(data: bytes):
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_damaged_checkpoint_changes_nothing(table, form, codec):
+def test_damaged_checkpoint_changes_no_snapshot(table, form, codec):
     testing.write_commit(table, 2, MORE)
     path = testing.write_checkpoint(table, 2, [*OPENING, GOOD, *MORE], form=form, codec=codec)
     expected = paths(arrowlog.Table(table).snapshot())
@@ -46,7 +46,7 @@ def test_a_damaged_checkpoint_changes_nothing(table, form, codec):
             else:
                 assert how == "flipped", (
                     how
-                )  # a flip inside a value can not be seen without a checksum
+                )  # without a checksum, a flip inside a value is undetectable
         with open(file, "wb") as out:
             out.write(whole)
         os.remove(file)
@@ -55,14 +55,14 @@ def test_a_damaged_checkpoint_changes_nothing(table, form, codec):
             out.write(whole)
 
 
-def test_a_checkpoint_without_metadata_is_not_used(table):
+def test_checkpoint_without_metadata_is_ignored(table):
     testing.write_checkpoint(table, 1, [GOOD], form="lines")
     snapshot = arrowlog.Table(table).snapshot()
     assert snapshot.report.checkpoint is None
     assert "no metaData" in snapshot.report.warnings[0]
 
 
-def test_an_older_checkpoint_is_used_when_the_newest_is_bad(table):
+def test_older_checkpoint_is_used_when_the_newest_is_damaged(table):
     testing.write_commit(table, 2, MORE)
     testing.write_checkpoint(table, 1, [*OPENING, GOOD])
     bad = testing.write_checkpoint(table, 2, [*OPENING, GOOD, *MORE])
@@ -73,7 +73,7 @@ def test_an_older_checkpoint_is_used_when_the_newest_is_bad(table):
     assert snapshot.num_files == 101
 
 
-def test_a_manifest_that_names_strange_parts_is_not_followed(table):
+def test_manifest_with_invalid_part_names_is_ignored(table):
     for parts in (["../../secret.json"], [], ["00000000000000000001.json"] * 2, ["x"]):
         manifest = {"version": 1, "checkpointId": "0123456789ab", "parts": parts}
         testing.write_file(
@@ -84,13 +84,13 @@ def test_a_manifest_that_names_strange_parts_is_not_followed(table):
         assert paths(snapshot) == ["good.parquet"]
 
 
-def test_a_manifest_of_another_version_is_not_followed(table):
+def test_manifest_of_another_version_is_ignored(table):
     path = testing.write_checkpoint(table, 1, [*OPENING, GOOD], form="parts")
     os.rename(path, path.replace("1.checkpoint", "0.checkpoint"))
     assert arrowlog.Table(table).snapshot(version=0).report.checkpoint is None
 
 
-def test_a_pretty_printed_checkpoint_is_read(table):
+def test_pretty_printed_checkpoint_is_read(table):
     import json
 
     document = {**OPENING[0], **OPENING[1], "add": [GOOD["add"], MORE[0]["add"]]}

@@ -1,4 +1,4 @@
-"""Real processes, and threads, that race for one table on a local disk."""
+"""Processes and threads that race for one table on a local disk."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +29,7 @@ def assert_same(root, log):
 
 @pytest.mark.promise("commit.exactly_once")
 @pytest.mark.parametrize(("processes", "rounds"), [(2, 60), (6, 20)])
-def test_appends_of_many_processes_all_land_once(root, processes, rounds):
+def test_concurrent_appends_of_processes_land_once(root, processes, rounds):
     arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
     told = table_races.race("append", root, processes, rounds)
     assert sorted(item["version"] for item in told) == list(range(1, processes * rounds + 1))
@@ -42,7 +42,7 @@ def test_appends_of_many_processes_all_land_once(root, processes, rounds):
 
 
 @pytest.mark.promise("commit.serializable")
-def test_overwrites_and_appends_of_two_processes_are_as_if_one_came_after_the_other(root):
+def test_overwrites_and_appends_of_two_processes_are_serializable(root):
     arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
     told = table_races.race("mix", root, 2, cases(60))
     log = log_of(root)
@@ -60,13 +60,13 @@ def test_overwrites_and_appends_of_two_processes_are_as_if_one_came_after_the_ot
     assert_same(root, log)
 
 
-def test_of_many_creators_one_wins(tmp_path):
+def test_one_of_several_concurrent_creates_wins(tmp_path):
     rounds = cases(50)
     told = table_races.race("create", tmp_path, 8, rounds)
     for number in range(rounds):
         made = [item for item in told if item["round"] == number and item["made"]]
         assert len(made) == 1
-        log = log_of(tmp_path / str(number))  # which has one protocol and one metaData
+        log = log_of(tmp_path / str(number))  # asserts one protocol and one metaData
         assert log.version == 0
         assert log.live == {}
         assert log.commits[0].metadata["configuration"] == {"made.by": str(made[0]["me"])}
@@ -74,7 +74,7 @@ def test_of_many_creators_one_wins(tmp_path):
 
 
 @pytest.mark.promise("commit.serializable")
-def test_threads_share_one_table(root):
+def test_threads_commit_through_one_table_handle(root):
     table = arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
 
     def work(me):
@@ -96,7 +96,7 @@ def test_threads_share_one_table(root):
     assert table.snapshot().num_files == len(log.live)
 
 
-def test_threads_that_share_one_table_remove_a_file_once(root):
+def test_threads_sharing_one_table_remove_a_file_once(root):
     table = arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
     for number in range(20):
         table.append([table_races.add(f"f{number}")])
@@ -109,5 +109,5 @@ def test_threads_that_share_one_table_remove_a_file_once(root):
 
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(remove, range(40)))
-    assert_same(root, log_of(root))  # which would be violated by a second remove
+    assert_same(root, log_of(root))  # asserts that no file is removed twice
     assert sum(result is not None for result in results) == 20

@@ -1,4 +1,4 @@
-"""Times that no calendar has, and what is no file in the log folder: typed errors at most."""
+"""Timestamps out of range and non-regular files in the log folder raise at most typed errors."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def describe(root, more=""):
 
 
 def calls(root):
-    """Everything that looks at a log and says something about it."""
+    """Every call that reads a log."""
 
     def table():
         return arrowlog.Table(root)
@@ -66,7 +66,7 @@ def calls(root):
 
 
 @pytest.mark.parametrize("millis", FAR)
-def test_times_that_no_calendar_has_are_no_obstacle(root, millis):
+def test_out_of_range_timestamps_do_not_prevent_reading(root, millis):
     build(root, millis)
     for name, call in calls(root).items():
         if name == "by time":
@@ -80,7 +80,7 @@ def test_times_that_no_calendar_has_are_no_obstacle(root, millis):
 
 
 @pytest.mark.parametrize("millis", FAR)
-def test_the_command_line_shows_them_too(root, millis):
+def test_command_line_accepts_out_of_range_timestamps(root, millis):
     build(root, millis)
     for command, form in (("info", "text"), ("files", "json"), ("history", "text")):
         done = subprocess.run(
@@ -111,7 +111,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("put", [dangling, loop, os.mkdir])
-def test_what_is_no_file_ends_in_an_answer_or_a_typed_error(root, put, name):
+def test_non_regular_log_file_is_read_or_raises_a_typed_error(root, put, name):
     build(root, 1_700_000_000_000)
     path = root / "_transaction_log" / name
     path.unlink(missing_ok=True)
@@ -125,7 +125,7 @@ def test_what_is_no_file_ends_in_an_answer_or_a_typed_error(root, put, name):
                 continue
 
 
-def test_a_dangling_link_is_named(root):
+def test_dangling_symbolic_link_raises_with_its_name(root):
     build(root, 1_700_000_000_000)
     path = root / "_transaction_log" / f"{1:020d}.json"
     path.unlink()

@@ -1,4 +1,4 @@
-"""Each cause of a failed store has its own error, sentence and next step, on every backend."""
+"""Each cause of a store failure has its own error class, message and next step on every backend."""
 
 import errno
 import http.server
@@ -38,7 +38,7 @@ READS = ("get", "get_range", "list_from", "walk")
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch, tmp_path):
-    """No credentials but those of the test."""
+    """Only the credentials of the test."""
     PROBED_BUCKETS.clear()
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ENDPOINT_URL"):
         monkeypatch.delenv(f"AWS_{name}", raising=False)
@@ -103,7 +103,7 @@ def test_wrong_credentials_and_a_response_without_a_body(opened, seaweedfs):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_missing_bucket(opened, seaweedfs, name):
+def test_missing_bucket(opened, seaweedfs, name):
     error = error_of(CALLS[name], opened(seaweedfs[0].url, "s3://no-such-bucket/t"))
     check_message(error, errors.BucketNotFound, "s3://no-such-bucket", "bucket does not exist")
 
@@ -152,7 +152,7 @@ METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD")
 )
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.usefixtures("one_attempt")
-def test_what_a_server_answers(opened, wire, monkeypatch, status, code, kind, words, name):
+def test_server_error_codes(opened, wire, monkeypatch, status, code, kind, words, name):
     monkeypatch.setitem(faulty_wire._CODES, status, code)
     wire.faults = [Fault(status, method, times=ALWAYS) for method in METHODS]
     error = error_of(CALLS[name], opened(wire.url))
@@ -160,7 +160,7 @@ def test_what_a_server_answers(opened, wire, monkeypatch, status, code, kind, wo
 
 
 @pytest.mark.usefixtures("one_attempt")
-def test_a_refused_connection(opened):
+def test_refused_connection(opened):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     error = error_of(CALLS["get"], opened(f"http://127.0.0.1:{port}"))
@@ -168,26 +168,26 @@ def test_a_refused_connection(opened):
 
 
 @pytest.mark.usefixtures("one_attempt")
-def test_an_unknown_host(opened):
+def test_unknown_host(opened):
     error = error_of(CALLS["get"], opened("http://no-such-host.invalid"))
     check_message(error, errors.StoreUnreachable, "name of the server was not found")
 
 
-def test_a_silent_server(opened):
+def test_unresponsive_server(opened):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         error = error_of(CALLS["get"], opened(url, seconds=0.2))
     check_message(error, errors.StoreTimeout, "did not respond in time", "timeoutSeconds")
 
 
-def test_a_server_without_tls_fails_at_once(opened, seaweedfs):
+def test_server_without_tls_fails_without_retries(opened, seaweedfs):
     # An hour: a test that waits for the limit would not end.
     store = opened(seaweedfs[0].url.replace("http:", "https:"), seconds=3600.0)
     error = error_of(CALLS["get"], store)
     check_message(error, errors.TlsFailed, "encrypted connection", "http://")
 
 
-def test_a_certificate_that_is_not_trusted(opened, tmp_path):
+def test_untrusted_certificate(opened, tmp_path):
     openssl = shutil.which("openssl")
     assert openssl, "the test makes a certificate with openssl"
     key, certificate = tmp_path / "key", tmp_path / "certificate"
@@ -218,14 +218,14 @@ def test_a_certificate_that_is_not_trusted(opened, tmp_path):
         ({"config_kwargs": {"read_timout": 1}}, "read_timout", "read_timeout"),
     ],
 )
-def test_a_misspelt_option(given, name, similar):
+def test_misspelled_storage_option_suggests_the_right_one(given, name, similar):
     with pytest.raises(errors.UnknownStorageOption) as caught:
         arrowlog.Table("s3://bucket/t", {"key": KEY, "secret": SECRET, **given})
     assert str(caught.value) == f"There is no storage option {name!r}. Did you mean {similar!r}?"
     assert isinstance(caught.value, errors.InvalidRequest)
 
 
-def test_an_option_that_resembles_none_lists_those_there_are():
+def test_unknown_storage_option_lists_the_known_ones():
     with pytest.raises(errors.UnknownStorageOption, match=r"The options are access_key_id, .* …\."):
         check_option_names({"zzzz": 1})
 
@@ -242,20 +242,20 @@ def test_options_of_s3fs_are_accepted():
     )
 
 
-def test_without_s3fs_a_misspelt_option_is_still_told(monkeypatch):
+def test_misspelled_storage_option_is_reported_without_s3fs(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(errors.UnknownStorageOption, match="'endpoint_url'"):
         open_store("s3://bucket/t", {"key": KEY, "secret": SECRET, "endpiont_url": "http://x"})
 
 
 class StrictFileSystem(MemoryFileSystem):
-    """A file system that takes no options but its own."""
+    """A file system that accepts only its own options."""
 
     def __init__(self, account=None, *, use_listings_cache=True):
         super().__init__(account=account, use_listings_cache=use_listings_cache)
 
 
-def test_a_misspelt_option_of_another_file_system():
+def test_misspelled_storage_option_of_another_file_system():
     fsspec.register_implementation("strict", StrictFileSystem, clobber=True)
     open_store("strict://x", {"account": "a"})
     with pytest.raises(errors.UnknownStorageOption, match=r"'acount'.*Did you mean 'account'"):
@@ -275,12 +275,12 @@ def test_a_misspelt_option_of_another_file_system():
         (errno.EMFILE, errors.StoreUnavailable, ["ulimit -n"]),
     ],
 )
-def test_what_an_operating_system_reports(number, kind, words):
+def test_operating_system_errors(number, kind, words):
     error = store_error("write", "/data/t/f", OSError(number, os.strerror(number), "/data/t/f"))
     check_message(error, kind, "/data/t/f", *words)
 
 
-def test_an_unknown_cause_keeps_its_text():
+def test_unknown_cause_keeps_its_text():
     error = store_error("read", "x", RuntimeError("something odd.\nand more"))
     assert type(error) is errors.StoreUnavailable
     assert error.what == "Could not read x: something odd."
@@ -301,7 +301,7 @@ def full_device(monkeypatch):
     monkeypatch.setattr(os, "write", write)
 
 
-def test_a_full_disk(root, monkeypatch):
+def test_full_disk(root, monkeypatch):
     small_table.write(root)
     store = open_store(root)
     full_device(monkeypatch)
@@ -322,8 +322,8 @@ except arrowlog.StoreFull as error:
 """
 
 
-def test_a_file_system_that_fills_up(tmp_path):
-    """A real one of 1 MB, where the kernel lets users mount it; the device above is everywhere."""
+def test_file_system_that_fills_up(tmp_path):
+    """A real 1 MB file system where the kernel permits mounts. `test_full_disk` runs everywhere."""
     script = (
         f'mount -t tmpfs -o size=1m tmpfs {tmp_path} && exec {sys.executable} -c "$1" {tmp_path}/t'
     )
@@ -354,7 +354,7 @@ except arrowlog.StoreFull as error:
 """
 
 
-def test_a_file_larger_than_the_process_may_write(tmp_path):
+def test_file_size_limit_of_the_process(tmp_path):
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "ulimit -f" in done.stdout

@@ -1,4 +1,4 @@
-"""Committers killed at any moment: what they were told is in the log, and all of it is whole."""
+"""Killed committers: acknowledged commits are in the log, and every commit is complete."""
 
 import os
 
@@ -10,7 +10,7 @@ from support.faulty_store import Log
 import arrowlog
 from arrowlog.formats.indextables import LOG_FOLDER, classify_names
 
-KILLS = 40  # of one table: a log that stays short makes for more kills a second
+KILLS = 40  # per table: a short log allows more kills per second
 
 
 @pytest.mark.promise("commit.acknowledged_is_durable")
@@ -24,7 +24,7 @@ def test_killed_committers_leave_whole_commits_and_no_gap(tmp_path):
     for root, commits in zip(roots, told, strict=True):
         check(root, commits)
     count = sum(map(len, told))
-    print(f"{len(roots) * KILLS} kills, {count} commits told of")
+    print(f"{len(roots) * KILLS} kills, {count} commits acknowledged")
     assert count > len(roots)
 
 
