@@ -1,4 +1,4 @@
-"""IN lists that Arrow looks up by hashes, under every operator that tells NULL from FALSE."""
+"""IN lists that Arrow evaluates by hashing, under operators that distinguish NULL from FALSE."""
 
 import random
 
@@ -15,7 +15,7 @@ NAN = float("nan")
 
 @pytest.fixture
 def world(root):
-    """Files whose rows differ in whether they have NULL, NaN, zeros, members and others."""
+    """Files with different mixes of NULL, NaN, zeros, members of the list and other values."""
     table = arrowlog.Table.create(root, SCHEMA)
     parts = [
         pa.table({"n": [0, 1], "x": [None, None], "f": [None, NAN], "s": [None, None]}, SCHEMA),
@@ -55,7 +55,7 @@ def condition(rng, depth):
     return f"{inner} IS {test}"
 
 
-def test_no_row_is_lost_under_any_operator(world):
+def test_long_in_lists_lose_no_row_under_any_operator(world):
     table, rows = world
     seed = first_seed()
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Random lives of tables with states: clean-up, truncation and vacuum against a naive model."""
+"""Cleanup, truncation and vacuum of tables with Avro states, against a naive model."""
 
 import os
 import random
@@ -17,7 +17,7 @@ SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 
 
 class Life:
-    """A table, and what each of its versions has to show. Time passes as files become older."""
+    """A table and the expected rows of each version. Time passes by making files older."""
 
     def __init__(self, root, rng):
         self.root, self.rng = root, rng
@@ -82,7 +82,7 @@ class Life:
             del self.rows[version]
 
     def do_write_and_clean(self):
-        """Commit, and let the clean-up in the background run; a copy tells what it must keep."""
+        """Commit and run the background cleanup. A copy of the log tells what it must keep."""
         options = {"logRetention.duration": self.rng.choice(["0s", "36h", "3d"])}
         rows = pa.table({"p": ["b"], "id": [self.number]}, SCHEMA)
         twin = self.root.with_name("twin")
@@ -108,7 +108,7 @@ class Life:
         self.open().vacuum("1d")
 
     def do_wait(self):
-        """Let a day pass: all files become older by it."""
+        """Let a day pass by making all files older."""
         for parent, _, names in os.walk(self.root):
             for name in names:
                 path = os.path.join(parent, name)
@@ -143,7 +143,7 @@ STEPS = (
 
 @pytest.mark.promise("cleanup.keeps_what_it_promises")
 @pytest.mark.parametrize("seed", range(cases(4)))
-def test_every_version_that_stays_gives_the_same_rows(tmp_path, seed):
+def test_retained_versions_keep_their_rows(tmp_path, seed):
     rng = random.Random(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ArrowlogWarning)

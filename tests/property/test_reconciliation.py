@@ -1,4 +1,4 @@
-"""Replay is a fold: in one go, step by step, and by the short cut it gives the same."""
+"""Action reconciliation is a fold: at once, stepwise and by the fast path it is the same."""
 
 import json
 
@@ -41,7 +41,7 @@ def model(actions, live=None):
 
 @settings(max_examples=cases(300))
 @given(ACTIONS, ACTIONS)
-def test_advance_is_associative(first, second):
+def test_reconciliation_is_associative(first, second):
     stepwise = reconciliation.reconcile_frames(
         reconciliation.reconcile_frames(nothing(), tail(first)), tail(second, len(first))
     )
@@ -53,7 +53,7 @@ def test_advance_is_associative(first, second):
 
 @settings(max_examples=cases(300))
 @given(st.lists(NAMES, unique=True), ACTIONS)
-def test_the_short_cut_says_the_same_as_advance(before, actions):
+def test_fast_path_equals_reconciliation(before, actions):
     frame = tail(actions).collect()
     adds = frame.filter("add").select("key", "seq")
     removes = frame.filter(~pl.col("add")).select("key", "seq")
@@ -80,7 +80,7 @@ def history(actions):
 @pytest.mark.parametrize("split", [0, 1, 2, 3])
 @settings(max_examples=cases(60))
 @given(st.lists(ACTIONS, min_size=3, max_size=3))
-def test_states_advance_step_by_step_as_in_one_go(split, commits):
+def test_stepwise_replay_equals_full_replay(split, commits):
     schema = '{"type":"struct","fields":[]}'
     opening = [testing.protocol(), testing.metadata(schema)]
     log = [(0, opening), *((v + 1, history(actions)) for v, actions in enumerate(commits))]
@@ -94,8 +94,8 @@ def test_states_advance_step_by_step_as_in_one_go(split, commits):
     assert stayed + change.added == whole.adds.num_rows
 
 
-def test_rows_stay_where_they_are_when_small_and_large_commits_mix(root):
-    """Files first typed after a mixture of decoders, then followed: none lost, none back."""
+def test_refresh_equals_open_after_small_and_large_commits(root):
+    """Typed files after a mix of decoders, then refreshed: none is lost, none comes back."""
     testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add(f"small{i}.parquet") for i in range(3)])
     table = arrowlog.Table(root)
@@ -120,8 +120,8 @@ def test_rows_stay_where_they_are_when_small_and_large_commits_mix(root):
 
 
 @pytest.mark.parametrize("spaced", [False, True])
-def test_steps_and_times_count_however_a_commit_says_them(root, spaced):
-    """Many commitInfos that others wrote, anywhere in their commits, are decoded as columns."""
+def test_transactions_and_timestamps_from_foreign_commit_infos(root, spaced):
+    """commitInfos of other writers, at any position in their commits, are decoded as columns."""
     testing.write_commit(root, 0, small_table.OPENING)
     for version in range(1, 61):
         step = {"appId": "app", "version": version}

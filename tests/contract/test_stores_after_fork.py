@@ -1,4 +1,4 @@
-"""Stores in forked children: threads stay with the parent, so clients must not wait for them."""
+"""Stores in forked children: threads stay in the parent, so clients must not wait for them."""
 
 import threading
 
@@ -39,24 +39,24 @@ USED = (PutOutcome.DONE, PutOutcome.EXISTS, b"1", [b"1", None, b"3"], [b"1"] * 1
 
 
 @pytest.mark.promise("fork.works_or_says_so")
-def test_a_store_used_before_a_fork_works_in_the_child_and_in_the_parent(place):
+def test_store_used_before_a_fork_works_in_child_and_parent(place):
     assert use(place.store, "parent") == USED
     assert in_child(lambda: use(place.store, "child")) == repr(USED)
     assert use(place.store, "after") == USED
 
 
-def test_a_child_of_a_child_works_too(place):
+def test_store_works_in_a_grandchild(place):
     assert use(place.store, "parent") == USED
     assert in_child(lambda: in_child(lambda: use(place.store, "grandchild"))) == repr(repr(USED))
 
 
-def test_a_child_may_open_a_store_of_its_own(place):
+def test_child_opens_its_own_store(place):
     assert use(place.store, "parent") == USED
     assert in_child(lambda: use(place.again(), "child")) == repr(USED)
 
 
-def test_a_fork_while_other_threads_use_the_store(place):
-    """A lock that is held at that moment stays held in the child forever."""
+def test_fork_while_other_threads_use_the_store(place):
+    """A lock held at that moment would stay held in the child."""
     stop = threading.Event()
 
     def busy(number):
@@ -78,7 +78,7 @@ def test_a_fork_while_other_threads_use_the_store(place):
     assert said == [repr(USED)] * 2
 
 
-def test_a_predicate_is_evaluated_in_a_child_of_a_process_that_was_evaluating_one():
+def test_predicate_is_evaluated_in_a_child_forked_during_an_evaluation():
     sure = Call("upper", (Literal("a", "text"),))
     busy, done = threading.Event(), threading.Event()
 
@@ -96,8 +96,8 @@ def test_a_predicate_is_evaluated_in_a_child_of_a_process_that_was_evaluating_on
     assert duckdb.evaluate_constant(sure).value == "A"
 
 
-def test_a_child_of_a_busy_process_commits_and_leaves_checkpoints_to_others(root):
-    """The pool of polars stays with the parent: a checkpoint in the child would never be done."""
+def test_child_with_stranded_polars_pool_commits_without_checkpoints(root):
+    """The pool of polars stays in the parent: a checkpoint in the child would never finish."""
     schema = pa.schema([("id", pa.int64())])
     arrowlog.Table.create(root, schema, properties={"checkpoint.interval": 1})
 
@@ -105,7 +105,7 @@ def test_a_child_of_a_busy_process_commits_and_leaves_checkpoints_to_others(root
         added = arrowlog.Table(root).append([arrowlog.add_file("a", size=1)])
         return added.version, polars_is_stranded()
 
-    pl.Series(range(100_000)).sort()  # now the pool runs
+    pl.Series(range(100_000)).sort()  # the pool is running now
     assert in_child(append) == "(1, True)"
     assert not polars_is_stranded()
     assert not list((root / "_transaction_log").glob("*.checkpoint.*"))

@@ -27,7 +27,7 @@ def threshold(request, monkeypatch):
 
 
 def build(root, seed):
-    """A log with checkpoints, of which a clean-up may have taken the beginning or a commit."""
+    """A log with checkpoints, of which cleanup may have deleted the beginning or a commit."""
     history = log_model.write(root, seed, VERSIONS)
     rng = history.rng
     kept = rng.sample(range(1, VERSIONS), rng.randrange(3))
@@ -49,7 +49,7 @@ def build(root, seed):
 
 
 def rows(table):
-    """Rows that can be compared whatever order they are in."""
+    """Rows in a canonical order."""
     return sorted(table.to_pylist(), key=lambda row: row["path"])
 
 
@@ -60,14 +60,14 @@ def alive(lifetimes, version):
 
 
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
-def test_lifetimes_give_the_state_of_every_version(batch, tmp_path, threshold):
+def test_file_lifetimes_give_the_files_of_every_version(batch, tmp_path, threshold):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
         build(root, seed)
         table = arrowlog.Table(root)
         if seed % 2:
-            table.snapshot()  # what is at hand changes how the past is read, not what it says
+            table.snapshot()  # a cached snapshot changes how history is read, not its content
         first, last = table.earliest_version, table.version
         seen = table.sql("SELECT first_version, last_version FROM coverage").fetchall()
         assert seen == [(first, last)]
@@ -84,7 +84,7 @@ def test_lifetimes_give_the_state_of_every_version(batch, tmp_path, threshold):
 
 
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH // 2))
-def test_views_say_what_the_lines_say(batch, tmp_path, threshold):
+def test_history_views_equal_the_raw_lines(batch, tmp_path, threshold):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
@@ -122,7 +122,7 @@ def assert_adds(table, lines):
             "partitionValues",
             "minValues",
             "maxValues",
-        ):  # a null in a map is as good as none
+        ):  # a null in a map counts as absent
             for each in (known, told):
                 if name in each:
                     each[name] = {k: v for k, v in each[name].items() if v is not None}
@@ -166,20 +166,20 @@ def assert_commits(table, lines, last):
 
 
 def times_differ(table, told):
-    """A commit without a time of its own is told between neighbours, as far as they are read."""
+    """The time of a commit without a timestamp lies between those of its neighbours."""
     few = table.history(limit=3)
     guessed = pc.equal(few["timestamp_source"], "file")
     names = [name for name in few.column_names if name != "timestamp"]
     return pc.any(guessed).as_py() and few.select(names).equals(told.slice(0, 3).select(names))
 
 
-def test_a_query_types_no_column_it_does_not_name(tmp_path, monkeypatch):
+def test_query_types_only_the_columns_it_names(tmp_path, monkeypatch):
     from arrowlog.snapshot import file_table
 
     history = log_model.write(tmp_path / "t", 3, VERSIONS)
     assert history.states
     table = arrowlog.Table(tmp_path / "t")
-    table.sql("SELECT count(*) FROM adds").fetchall()  # what has to be known of the schema is
+    table.sql("SELECT count(*) FROM adds").fetchall()  # the schema itself is known
 
     def never(*_, **__):
         raise AssertionError("a statistic was typed")
@@ -193,7 +193,7 @@ def test_a_query_types_no_column_it_does_not_name(tmp_path, monkeypatch):
         table.sql('SELECT "min.id" FROM adds').fetchall()
 
 
-def test_what_does_not_fit_into_memory_is_the_same(tmp_path):
+def test_history_spilled_to_disk_gives_the_same_rows(tmp_path):
     root = tmp_path / "t"
     log_model.write(root, 11, VERSIONS)
     usual, tight = arrowlog.Table(root), arrowlog.Table(root, options={"history.maxMemory": 1})

@@ -1,4 +1,4 @@
-"""Random histories: the same rows through commits, table states and Parquet checkpoints."""
+"""Random histories: the same rows through commits, Avro states and Parquet checkpoints."""
 
 import json
 import os
@@ -127,7 +127,7 @@ def test_own_commits_give_all_readers_the_same_files(tmp_path, seed):
 
 
 def random_paths(rng):
-    """Paths that look alike; some lead out of the table, some are there twice."""
+    """Similar paths, some external, some duplicated."""
     stem = rng.choice(["part-", "day=1/", "", "x" * 20, "é" * 5])
     count = rng.choice([3, 3000])
     paths = [f"{stem}{rng.getrandbits(40):010x}{n:05d}" for n in range(count)]
@@ -140,7 +140,7 @@ def random_paths(rng):
 
 
 @pytest.mark.parametrize("seed", range(cases(60)))
-def test_paths_are_told_apart_and_those_that_need_a_look_are_found(seed):
+def test_duplicate_and_irregular_paths_are_detected(seed):
     rng = random.Random(seed)
     paths = random_paths(rng)
     cuts = sorted(rng.sample(range(len(paths) + 1), 2))
@@ -159,7 +159,7 @@ def test_paths_are_told_apart_and_those_that_need_a_look_are_found(seed):
 @pytest.mark.parametrize(
     "kind", [pa.date32(), pa.int32(), pa.timestamp("us", "UTC"), pa.bool_(), pa.decimal128(9, 2)]
 )
-def test_partition_values_that_repeat_are_typed_as_single_ones(kind):
+def test_repeated_partition_values_are_typed_like_single_ones(kind):
     texts = ["2024-02-29", "1", "007", "true", "2024-01-01T00:00:00Z", "1.25", "", "x", None]
     texts.append("__HIVE_DEFAULT_PARTITION__")
     many = pa.chunked_array([texts * 90, texts * 60], pa.string())
@@ -171,7 +171,7 @@ def test_partition_values_that_repeat_are_typed_as_single_ones(kind):
 
 
 @pytest.mark.parametrize("seed", range(cases(30)))
-def test_damage_is_an_error_or_changes_nothing(tmp_path, seed):
+def test_damaged_state_raises_or_changes_nothing(tmp_path, seed):
     rng = random.Random(seed)
     root = tmp_path / "table"
     st.first_commit(root)
@@ -209,5 +209,5 @@ def test_damage_is_an_error_or_changes_nothing(tmp_path, seed):
         return
     except Warning:
         return
-    # A flipped bit may change a value that nothing protects, but never the number of files.
+    # A flipped bit may change a value without a checksum, but never the number of files.
     assert len(found) == len(expected), (seed, kind, victim)

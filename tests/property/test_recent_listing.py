@@ -1,7 +1,7 @@
-"""Over a network, a log is listed from the pointer on: with the same answers as from the beginning.
+"""Listing a log from the pointer gives the same result as listing it from the beginning.
 
-Whatever the pointer says, whatever is missing or broken: the same version, files and warnings, or
-the same error. A disk is made to look like a network here, so that one table has both.
+With any pointer and any damage, both give the same version, files and warnings, or the same error.
+The local store pretends to be a network store here, so that one table has both.
 """
 
 import json
@@ -23,7 +23,7 @@ from arrowlog.storage.local import LocalStore
 
 @pytest.fixture
 def far(monkeypatch):
-    """Make every disk a network from now on, or no more."""
+    """Make local stores behave as network stores, or undo that."""
 
     def switch(there):
         monkeypatch.setattr(LocalStore, "cheap_stat", not there)
@@ -32,7 +32,7 @@ def far(monkeypatch):
 
 
 def answer(root):
-    """What is said of the table, the warnings and the gap; or the error."""
+    """The snapshot, warnings and gap, or the error."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
@@ -45,7 +45,7 @@ def answer(root):
 
 
 def harm(rng, root):
-    """Something is wrong with the pointer, a checkpoint or a commit, as often as not."""
+    """Damage the pointer, a checkpoint or a commit in half of the cases."""
     log = os.path.join(root, LOG_FOLDER)
     pointer = os.path.join(log, LAST_CHECKPOINT)
     kind = rng.choice(["none", "none", "none", "stale", "ahead", "odd", "gone", "broken", "commit"])
@@ -69,7 +69,7 @@ def harm(rng, root):
 
 @pytest.mark.promise("checkpoint.pointer_is_a_hint")
 @pytest.mark.parametrize("seed", range(cases(30)))
-def test_the_same_from_the_pointer_as_from_the_beginning(tmp_path, seed, far):
+def test_recent_listing_equals_full_listing(tmp_path, seed, far):
     rng, root = random.Random(seed), str(tmp_path / "table")
     arrowlog.Table.create(root, SCHEMA, ["day"])
     for number in range(rng.randrange(6, 12)):
@@ -78,7 +78,7 @@ def test_the_same_from_the_pointer_as_from_the_beginning(tmp_path, seed, far):
             try:
                 step(rng, root, number)
             except (arrowlog.ArrowlogError, arrowlog.ArrowlogWarning):
-                break  # it is too broken to be written
+                break  # too damaged to be written
         harm(rng, root)
         expected = answer(root)
         far(True)
@@ -107,7 +107,7 @@ def test_nothing_before_the_checkpoint_is_listed(tmp_path, far):
     assert (found.version, found.report.checkpoint) == (12, 9)
 
 
-def test_earlier_versions_are_found_all_the_same(tmp_path, far):
+def test_earlier_versions_are_found_with_a_recent_listing(tmp_path, far):
     root = grown(tmp_path)
     far(True)
     table = arrowlog.Table(root)
@@ -117,7 +117,7 @@ def test_earlier_versions_are_found_all_the_same(tmp_path, far):
     assert table.snapshot().num_files == 12
 
 
-def test_a_pointer_to_nothing_is_passed_over(tmp_path, far):
+def test_pointer_to_a_missing_checkpoint_falls_back_to_full_listing(tmp_path, far):
     root = grown(tmp_path)
     with open(os.path.join(root, LOG_FOLDER, LAST_CHECKPOINT), "w") as file:
         json.dump({"version": 11}, file)

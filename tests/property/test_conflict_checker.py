@@ -1,4 +1,4 @@
-"""Which commits go together: every pair of operations, against a table written down by hand."""
+"""The conflict checker for every pair of operations, against a hand-written table."""
 
 import itertools
 import random
@@ -69,7 +69,7 @@ def metadata(schema=SCHEMA, **changes):
     return {"metadata": new, "schema": schema}
 
 
-RIVALS = {
+WINNERS = {
     "append x": {"added": files(("n", "x"))},
     "append y": {"added": files(("n", "y"))},
     "append null": {"added": files(("n", None))},
@@ -120,7 +120,7 @@ READS = {"overwrite x": "x", "overwrite z": "z", "read all": "all"}
 
 
 def expected(ours, theirs, exact):
-    """The judgement in words, one line a rule."""
+    """The expected conflict, one line per rule."""
     changes = ours in ("metadata", "protocol")
     if theirs == "protocol" and (exact or changes):
         return ProtocolChanged
@@ -137,22 +137,22 @@ def expected(ours, theirs, exact):
     return None
 
 
-def rival(kind, version=6):
-    parts = {"added": files(), "removed": keys(), **RIVALS[kind]}
-    return WinningCommit(version=version, who="RIVAL", timestamp=150, txn_id="r", **parts)
+def winner(kind, version=6):
+    parts = {"added": files(), "removed": keys(), **WINNERS[kind]}
+    return WinningCommit(version=version, who="WINNER", timestamp=150, txn_id="r", **parts)
 
 
 @pytest.mark.promise("commit.conflicts_are_found")
 @pytest.mark.parametrize("exact", [False, True], ids=["", "with read_version"])
 @pytest.mark.parametrize("ours", OURS)
-@pytest.mark.parametrize("theirs", RIVALS)
-def test_every_pair_of_operations(ours, theirs, exact):
-    found = check_conflict(replace(OURS[ours], exact=exact), HEAD, rival(theirs))
+@pytest.mark.parametrize("theirs", WINNERS)
+def test_every_pair_of_operations_conflicts_as_expected(ours, theirs, exact):
+    found = check_conflict(replace(OURS[ours], exact=exact), HEAD, winner(theirs))
     kind = expected(ours, theirs, exact)
     assert type(found) is (type(None) if kind is None else kind)
     if found is not None:
         assert found.version == 6
-        assert "RIVAL" in str(found)
+        assert "WINNER" in str(found)
         assert "repeat the operation" in found.next
 
 
@@ -170,10 +170,10 @@ ADDED = st.lists(st.tuples(PATHS, PARTS, st.booleans(), st.booleans()), max_size
     added=ADDED,
     removed=st.lists(PATHS, max_size=3, unique=True),
 )
-def test_files_by_a_naive_judge(removes, part, reads, added, removed):
+def test_file_conflicts_equal_a_naive_model(removes, part, reads, added, removed):
     how = {"nothing": None, "part": where(part), "all": reads_whole_table}[reads]
     read_set = ReadSet(removes=keys(*removes), reads=how)
-    other = WinningCommit(6, "RIVAL", added=files(*added), removed=keys(*removed))
+    other = WinningCommit(6, "WINNER", added=files(*added), removed=keys(*removed))
     found = check_conflict(read_set, HEAD, other)
     touched = set(removes) & ({row[0] for row in added} | set(removed))
     unseen = [
@@ -185,9 +185,9 @@ def test_files_by_a_naive_judge(removes, part, reads, added, removed):
     assert type(found) is kind
 
 
-def test_intents_that_do_not_look_at_files_need_none():
-    """A rival that was read in brief has no files, and is only met by such intents."""
-    brief = WinningCommit(6, "RIVAL")
+def test_read_sets_without_files_need_no_files_of_the_winner():
+    """A winning commit read without its files is only checked against such read sets."""
+    brief = WinningCommit(6, "WINNER")
     for name, read_set in OURS.items():
         looks = name in REMOVE_F or name in READS
         assert read_set.depends_on_files == looks
@@ -195,16 +195,16 @@ def test_intents_that_do_not_look_at_files_need_none():
             assert check_conflict(read_set, HEAD, brief) is None
 
 
-def test_a_head_goes_on_with_what_came_after_it():
+def test_log_tip_advances_over_winning_commits():
     seed = first_seed()
     rng = random.Random(seed)
     for _ in range(cases(300)):
         head, steps, times = HEAD, dict(HEAD.txns), [HEAD.timestamp]
         for version in range(6, 12):
-            kind = rng.choice(list(RIVALS))
+            kind = rng.choice(list(WINNERS))
             txn = rng.choice([None, ("app", rng.randrange(5)), ("other", rng.randrange(5))])
             when = rng.choice([None, rng.randrange(200)])
-            seen = replace(rival(kind, version), txn=txn, timestamp=when)
+            seen = replace(winner(kind, version), txn=txn, timestamp=when)
             last, head = head, advance_head(head, seen)
             if txn is not None and txn[1] > steps.get(txn[0], (-1, 0))[0]:
                 steps[txn[0]] = (txn[1], version)
@@ -220,14 +220,14 @@ def test_a_head_goes_on_with_what_came_after_it():
 @pytest.mark.parametrize(
     ("ours", "theirs"), list(itertools.product(["append", "metadata"], ["properties", "column"]))
 )
-def test_messages_say_what_was_changed(ours, theirs):
-    found = check_conflict(replace(OURS[ours], exact=True), HEAD, rival(theirs))
+def test_messages_name_what_was_changed(ours, theirs):
+    found = check_conflict(replace(OURS[ours], exact=True), HEAD, winner(theirs))
     said = {"properties": "changed the table's properties", "column": "changed the schema"}
     assert said[theirs] in str(found)
     assert "changed the table's metadata" in str(
-        check_conflict(replace(OURS[ours], exact=True), HEAD, rival("renamed"))
+        check_conflict(replace(OURS[ours], exact=True), HEAD, winner("renamed"))
     )
     assert "partition columns" in str(
-        check_conflict(replace(OURS[ours], exact=True), HEAD, rival("partitions"))
+        check_conflict(replace(OURS[ours], exact=True), HEAD, winner("partitions"))
     )
-    assert "replaced the table" in str(check_conflict(OURS[ours], HEAD, rival("another table")))
+    assert "replaced the table" in str(check_conflict(OURS[ours], HEAD, winner("another table")))

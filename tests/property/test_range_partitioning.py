@@ -1,4 +1,4 @@
-"""Rows dealt out by ranges, beside sorting all of them in one place."""
+"""Range partitioning of rows, against sorting all rows in one place."""
 
 import random
 
@@ -11,7 +11,7 @@ SEEDS = cases(150)
 
 
 def drawn(rng):
-    """Buckets of sort keys with nulls, few or many values, and a last column that tells apart."""
+    """Buckets of sort keys with nulls, few or many values, and a last column that breaks ties."""
     wide = rng.choice([1, 3, 1000])
     numbers = iter(rng.sample(range(10_000), 2000))
 
@@ -25,7 +25,7 @@ def drawn(rng):
     return [frame(rng.randrange(1, rng.choice([3, 60, 400]))) for _ in range(rng.randrange(1, 6))]
 
 
-def test_ranges_follow_one_another_and_none_is_empty():
+def test_ranges_are_ordered_and_not_empty():
     for seed in range(SEEDS):
         print("seed", seed)
         rng = random.Random(seed)
@@ -42,7 +42,7 @@ def test_ranges_follow_one_another_and_none_is_empty():
         assert sorted(set(rows["range"])) == list(range(cuts.count))
 
 
-def test_ranges_are_of_about_the_same_size():
+def test_ranges_have_similar_sizes():
     rng = random.Random(3)
     numbers = rng.sample(range(10**6), 40_000)
     frame = pl.DataFrame({"p0": [n % 10 for n in numbers], "ties": numbers})
@@ -53,7 +53,7 @@ def test_ranges_are_of_about_the_same_size():
     assert sizes.max() < 1.2 * 5000
 
 
-def test_buckets_that_would_sort_otherwise_are_dealt_out_all_the_same():
+def test_buckets_with_other_sort_columns_use_the_majority_order():
     many = pl.DataFrame({"b0": [1, 2, 3, 4], "ties": [1, 2, 3, 4]})
     samples = [sample_keys(many, ("id",)), sample_keys(many, ("id",))]
     cuts = choose_range_bounds([*samples, sample_keys(many.select("ties"), ())], 2)
@@ -61,7 +61,7 @@ def test_buckets_that_would_sort_otherwise_are_dealt_out_all_the_same():
     assert assign_ranges(many, cuts).to_list() == [0, 0, 0, 1]
 
 
-def test_one_range_takes_everything():
+def test_one_range_contains_all_rows():
     keys = pl.DataFrame({"ties": [3, 1]})
     assert choose_range_bounds([sample_keys(keys, ())], 1) == RangeBounds()
     assert assign_ranges(keys, RangeBounds()).to_list() == [0, 0]

@@ -1,4 +1,4 @@
-"""A checkpoint of any version, made of any log, changes no snapshot of any version."""
+"""A checkpoint of any version of any log changes no snapshot of any version."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def log_of(root):
 
 
 def checkpoint_at(root, version, **options):
-    """Have the checkpoint of a version made: while its commit is the last."""
+    """Write the checkpoint of a version while its commit is the last."""
     folder = log_of(root)
     later = [n for n in os.listdir(folder) if n[:20].isdigit() or n[:18].isdigit()]
     later = [n for n in later if int(n.partition(".")[0]) > version and n.count(".") == 1]
@@ -51,7 +51,7 @@ def checkpoint_at(root, version, **options):
 
 
 def facts(snapshot):
-    """Everything a snapshot says, in an order of its own: typed files, and every add as JSON."""
+    """All content of a snapshot in a canonical order: typed files, and every add as JSON."""
     files = snapshot.files.sort_by("path")
     adds = [meaning(json.loads(text)) for text in objects(snapshot)]
     adds.sort(key=lambda add: add["path"])
@@ -64,7 +64,7 @@ def objects(snapshot):
 
 
 def meaning(add):
-    """An add less what says nothing: unset fields, empty maps, bounds that are null."""
+    """An add without unset fields, empty maps and null bounds."""
     found = {name: value for name, value in add.items() if value is not None and name in ADD_FIELDS}
     for name in ("minValues", "maxValues", "partitionValues"):
         told = {k: v for k, v in (found.pop(name, None) or {}).items() if v is not None}
@@ -94,7 +94,7 @@ def test_a_checkpoint_changes_no_version(batch, form, tmp_path, threshold):
         for (_, adds, *_), state in zip(before, history.states, strict=True):
             expected = [meaning(add) for add in state.values()]
             assert adds == sorted(expected, key=lambda add: add["path"])
-        made = sorted(rng.sample(range(VERSIONS), 2))  # the second is made from the first
+        made = sorted(rng.sample(range(VERSIONS), 2))  # the second is written from the first
         for version in made:
             options = {
                 "checkpoint.format": form,
@@ -115,7 +115,7 @@ def test_a_checkpoint_changes_no_version(batch, form, tmp_path, threshold):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_was_removed_stays_removed_in_a_checkpoint_of_a_checkpoint(root, form):
+def test_removed_files_stay_removed_in_a_checkpoint_of_a_checkpoint(root, form):
     options = {"checkpoint.format": form}
     testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add("a"), testing.add("b")])
@@ -135,7 +135,7 @@ def test_what_was_removed_stays_removed_in_a_checkpoint_of_a_checkpoint(root, fo
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("codec", ["none", *CODEC_BYTES])
 @pytest.mark.parametrize("size", [1, 700, 1 << 20])
-def test_steps_and_times_survive_in_every_codec_and_size(root, form, codec, size):
+def test_transactions_and_timestamps_survive_in_every_codec_and_size(root, form, codec, size):
     options = {
         "checkpoint.format": form,
         "transaction.compression.codec": codec,
@@ -165,8 +165,8 @@ def test_steps_and_times_survive_in_every_codec_and_size(root, form, codec, size
     assert after.timestamp > state.timestamp
 
 
-def test_a_checkpoint_that_packs_well_stays_readable(root):
-    """What fits a file when packed may be more than a reader unpacks: it is cut before that."""
+def test_highly_compressible_checkpoint_stays_below_the_decompression_limit(root):
+    """A part small when compressed may exceed the reader's limit: it is split before that."""
     options = {"checkpoint.format": "json", "transaction.maxDecompressedBytes": 40_000}
     testing.write_commit(root, 0, small_table.OPENING)
     for version in range(1, 5):
@@ -178,7 +178,7 @@ def test_a_checkpoint_that_packs_well_stays_readable(root):
     assert snapshot.num_files == 400
 
 
-def test_there_are_never_more_parts_than_numbers(monkeypatch, root):
+def test_number_of_parts_is_limited(monkeypatch, root):
     monkeypatch.setattr("arrowlog.snapshot.checkpoint.json._PARTS_MAX", 3)
     testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add(f"{n}") for n in range(20)])
@@ -210,7 +210,7 @@ def decoded(adds):
 
 
 def as_read(name, value):
-    """A field of JSON may stand in the log as a text that holds it: that is the same."""
+    """A JSON field may be stored as a string that contains JSON, which is equivalent."""
     if ADD_FIELDS[name].name == "JSON" and isinstance(value, str):
         try:
             told = json.loads(value)
@@ -223,7 +223,7 @@ def as_read(name, value):
 @pytest.mark.parametrize("lines", [1, 48], ids=["columnar", "by line"])
 @settings(max_examples=cases(40))
 @given(st.lists(ADDS, min_size=1, max_size=12))
-def test_adds_as_text_are_what_json_makes_of_them(lines, adds):
+def test_encoded_adds_equal_json(lines, adds):
     adds = [{"path": f"f{number}", **add} for number, add in enumerate(adds)]
     before = decoder.COLUMNAR_MIN_LINES
     decoder.COLUMNAR_MIN_LINES = lines
@@ -239,13 +239,13 @@ def test_adds_as_text_are_what_json_makes_of_them(lines, adds):
         found = {name: as_read(name, value) for name, value in meaning(json.loads(text)).items()}
         expected = {name: as_read(name, value) for name, value in meaning(add).items()}
         assert found == json.loads(json.dumps(expected))
-    # And they are read the same; Python spells some numbers otherwise, such as 1e100.
+    # They are also read the same. Python spells some numbers differently, such as 1e100.
     known = {path: json.loads(text) for path, text in texts.items()}
     again = map(json.loads, encode_add_objects(decoded([*known.values()])).to_pylist())
     assert {add["path"]: add for add in again} == known
 
 
-def test_thousands_of_adds_that_look_alike_go_through_columns():
+def test_thousands_of_similar_adds_are_encoded_columnar():
     rng = random.Random(7)
     odd = ["", "\x00", '"', "\\", "\u2028", "😀", "ü", "\x1f", "\x7f", "a,b", "{", "null", "\t"]
     adds = []
@@ -260,12 +260,12 @@ def test_thousands_of_adds_that_look_alike_go_through_columns():
 
 @settings(max_examples=cases(300))
 @given(st.lists(st.one_of(st.none(), TEXTS), max_size=8))
-def test_texts_are_quoted_as_json_quotes_them(texts):
+def test_strings_are_quoted_as_json(texts):
     found = quote_json_strings(pa.array(texts, pa.string())).to_pylist()
     assert [None if text is None else json.loads(text) for text in found] == texts
 
 
-def test_a_checkpoint_is_one_object_that_any_reader_of_the_protocol_knows(root):
+def test_json_checkpoint_is_one_object_as_in_the_protocol(root):
     testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add("a"), {"mergeskip": SKIP}, testing.remove("a")])
     testing.write_commit(root, 2, [testing.add("b", tags={"x": "y"})])
@@ -289,8 +289,8 @@ def test_a_checkpoint_is_one_object_that_any_reader_of_the_protocol_knows(root):
 SKIP = {"path": "x", "skipTimestamp": 1, "reason": "r", "operation": "merge"}
 
 
-def test_what_should_be_json_and_is_only_text_stays_readable(root):
-    """Some writers put text where an object belongs: the checkpoint must not become no JSON."""
+def test_plain_text_in_json_fields_stays_readable(root):
+    """Some writers put text where an object belongs. The checkpoint must remain valid JSON."""
     texts = ["plain", "{broken", "[1,", "null", "", '"', "\n", '{"a":"b"}', "7"]
     testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add(f"f{n}", tags=t) for n, t in enumerate(texts)])
@@ -302,8 +302,8 @@ def test_what_should_be_json_and_is_only_text_stays_readable(root):
 
 
 @pytest.mark.parametrize("count", [1, 100], ids=["by line", "columnar"])
-def test_partition_values_are_always_said(count):
-    """Others may insist on the field, also where there is nothing in it."""
+def test_partition_values_are_always_written(count):
+    """Other readers may require the field, even when it is empty."""
     adds = [testing.add(f"f{number}")["add"] for number in range(count)]
     for add in adds[count // 2 :]:
         del add["partitionValues"]

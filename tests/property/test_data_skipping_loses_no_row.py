@@ -1,4 +1,4 @@
-"""Rows decide: what DuckDB finds in all files it must find in the planned ones."""
+"""Data skipping loses no row: the planned files have every row DuckDB finds in all files."""
 
 import math
 import operator
@@ -28,7 +28,7 @@ def connect(world):
 
 
 def found_by_duckdb(con, text):
-    """Rows that match, by file; None if DuckDB will not have the predicate."""
+    """Matching rows by file, or None if DuckDB refuses the predicate."""
     question = f"SELECT file, count(*) FROM rows WHERE {text} GROUP BY file"
     try:
         return dict(con.execute(question).fetchall())
@@ -58,7 +58,7 @@ def check(world, table, con, text, number):
 
 
 def check_engines(table, plan, text, number):
-    """DuckDB and Arrow, two implementations, choose the same files; so does the SQL of the plan."""
+    """DuckDB, Arrow and the SQL of the plan choose the same files."""
     by_duckdb = table.scan(text, max_staleness=1e9, engine="duckdb")
     assert by_duckdb.paths == plan.paths, f"{text}\n{plan.sql}"
     if number % 10 == 0:
@@ -78,7 +78,7 @@ def check_extremes(world, plan, con, text):
 @pytest.mark.promise("scan.no_row_is_lost")
 @pytest.mark.promise("scan.engines_agree")
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_no_row_is_ever_lost(batch, tmp_path):
+def test_data_skipping_loses_no_row(batch, tmp_path):
     asked = dropped = counted = 0
     for seed in range(batch * TABLES, (batch + 1) * TABLES):
         print("seed", seed)
@@ -95,7 +95,7 @@ def test_no_row_is_ever_lost(batch, tmp_path):
                     counted += result[1]
     print(f"{asked} predicates, {dropped / asked:.1f} of 12 files dropped, {counted} counted")
     assert asked > TABLES * PREDICATES * 0.7
-    assert dropped > asked  # pruning happens at all
+    assert dropped > asked  # files are skipped
     assert counted > asked // 20
 
 
@@ -119,7 +119,7 @@ def conditions(world):
 
 
 @pytest.mark.parametrize("seed", range(1000, 1000 + cases(20)))
-def test_all_forms_keep_the_rows(seed, tmp_path):
+def test_all_predicate_forms_plan_the_same_files(seed, tmp_path):
     print("seed", seed)
     world = build(tmp_path, seed)
     table = arrowlog.Table(tmp_path)

@@ -1,4 +1,4 @@
-"""A log that is cut into many runs, read side by side, says what it says in one piece."""
+"""Replaying a log in many parallel segments gives the same result as in one."""
 
 import random
 
@@ -13,7 +13,7 @@ from arrowlog.snapshot import commit_reader
 
 
 def write_log(rng, root):
-    """Commits of very different sizes, packed or not."""
+    """Commits of very different sizes, compressed or not."""
     testing.write_commit(root, 0, small_table.OPENING)
     live = []
     for version in range(1, rng.randrange(20, 120)):
@@ -35,7 +35,7 @@ def cut_small(monkeypatch, rng):
 
 
 @pytest.mark.parametrize("seed", range(cases(25)))
-def test_many_runs_say_what_one_says(tmp_path, seed, monkeypatch):
+def test_parallel_replay_equals_sequential_replay(tmp_path, seed, monkeypatch):
     rng = random.Random(seed)
     live = write_log(rng, tmp_path)
     one = arrowlog.Table(tmp_path).snapshot()
@@ -53,7 +53,7 @@ def test_many_runs_say_what_one_says(tmp_path, seed, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(cases(15)))
-def test_of_several_broken_commits_the_first_is_told(tmp_path, seed, monkeypatch):
+def test_first_of_several_corrupt_commits_is_reported(tmp_path, seed, monkeypatch):
     rng = random.Random(seed)
     write_log(rng, tmp_path)
     newest = arrowlog.Table(tmp_path).version

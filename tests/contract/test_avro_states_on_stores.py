@@ -1,4 +1,4 @@
-"""Tables of protocol 4 on every kind of store: commits, states, time travel and clean-up."""
+"""Tables of protocol 4 on every store: commits, states, time travel and cleanup."""
 
 import pyarrow as pa
 import pytest
@@ -12,7 +12,7 @@ SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 
 
 @pytest.mark.promise("storage.same_contract")
-def test_the_life_of_a_table_with_states(place, monkeypatch):
+def test_commits_states_time_travel_and_cleanup(place, monkeypatch):
     monkeypatch.setattr(cleanup, "MIN_COMMIT_AGE_SECONDS", 0.0)
     monkeypatch.setattr("arrowlog.maintenance.procedures.MIN_COMMIT_AGE_SECONDS", 0.0)
     table = arrowlog.Table.create(place.uri, SCHEMA, ["p"], storage_options=place.options)

@@ -1,4 +1,4 @@
-"""Statistics that are too long: shorter everywhere, and no row is lost for it."""
+"""Truncation of long statistics shortens them everywhere and loses no row."""
 
 import json
 
@@ -35,7 +35,7 @@ INNER = st.dictionaries(
 
 @st.composite
 def adds(draw):
-    """One add as it may stand in a log."""
+    """One add as it may appear in a log."""
     found = {"path": "x", "partitionValues": {"p": "1"}, "size": 1, "modificationTime": 1}
     for side in ("minValues", "maxValues"):
         if draw(st.booleans()):
@@ -56,7 +56,7 @@ def written_log(root, first, *commits):
 
 
 def said(fields):
-    """What readers see of the bounds of an add: nulls count as absent."""
+    """The bounds of an add as readers see them: nulls count as absent."""
     found = {}
     stats = fields.get("stats")
     try:
@@ -78,7 +78,7 @@ def said(fields):
     st.sampled_from(["drop", "truncate"]),
     st.booleans(),
 )
-def test_columns_and_texts_are_shortened_alike(tmp_path_factory, given_adds, length, strategy, raw):
+def test_columnar_and_per_add_truncation_agree(tmp_path_factory, given_adds, length, strategy, raw):
     root = tmp_path_factory.mktemp("t") / "table"
     files = [{**item, "path": f"f{n}"} for n, item in enumerate(given_adds)]
     written_log(root, [testing.metadata(SCHEMA, ["p"]), *({"add": f} for f in files)])
@@ -102,9 +102,9 @@ def test_columns_and_texts_are_shortened_alike(tmp_path_factory, given_adds, len
     st.integers(1, 4),
     st.booleans(),
 )
-def test_a_cut_bound_holds_for_every_value(values, length, marked):
+def test_truncated_bounds_hold_for_every_value(values, length, marked):
     low, high = min(values), max(values)
-    if marked:  # another program cut them before
+    if marked:  # truncated by another program before
         low, high = low[:3] + " [TRUNCATED]", high[:3] + " [TRUNCATED]"
     first, last = StatsTruncation(max_length=length, strategy="truncate").shorten(low, high)
     was_long = len(low) > length, len(high) > length
@@ -116,7 +116,7 @@ def test_a_cut_bound_holds_for_every_value(values, length, marked):
 
 
 @pytest.mark.parametrize("strategy", ["drop", "truncate"])
-def test_long_texts_leave_the_log_small_and_every_row_is_found(root, strategy):
+def test_truncated_bounds_keep_the_log_small_and_find_every_row(root, strategy):
     schema = pa.schema([("id", pa.int64()), ("body", pa.string())])
     bodies = [f"{n:03d}" + "lorem ipsum " * 400 + f"{n:03d}" for n in range(60)]
     sizes = {}
@@ -146,7 +146,7 @@ def test_long_texts_leave_the_log_small_and_every_row_is_found(root, strategy):
         assert opened.scan([("body", "=", bodies[31])]).num_files == 1
 
 
-def test_adds_of_users_and_checkpoints_of_foreign_commits_are_shortened(root):
+def test_user_adds_and_checkpoints_of_foreign_commits_are_truncated(root):
     long = "x" * 2000
     add = {
         "path": "a",
@@ -186,11 +186,11 @@ def test_adds_of_users_and_checkpoints_of_foreign_commits_are_shortened(root):
 
 
 @pytest.mark.parametrize("strategy", ["drop", "truncate"])
-def test_a_bound_that_did_not_count_does_not_count_afterwards(strategy):
-    """The maps win over `stats`: what they lose must not be found there instead."""
+def test_unused_stats_bound_stays_unused_after_truncation(strategy):
+    """The maps win over `stats`: a bound dropped from a map must not come from `stats`."""
     cut = StatsTruncation(max_length=3, strategy=strategy)
     stats = json.dumps({"minValues": {"t": "m"}, "maxValues": {"t": "n"}, "other": "x" * 9})
-    last = "\ud7ff" * 9  # nothing is above it that could be written down
+    last = "\ud7ff" * 9  # no larger value can be represented
     add = {"minValues": {"t": "abcdef"}, "maxValues": {"t": last}, "stats": stats}
     done = truncate_add_fields(add, [], cut, SCHEMA)
     inner = json.loads(done["stats"])
@@ -201,7 +201,7 @@ def test_a_bound_that_did_not_count_does_not_count_afterwards(strategy):
     assert inner["other"] == "x" * 9
 
 
-def test_restored_files_are_shortened_too(root):
+def test_statistics_of_restored_files_are_truncated(root):
     long = "x" * 2000
     add = {"path": "b", "size": 1, "modificationTime": 1, "minValues": {"t": long, "n": "1"}}
     written_log(root, [testing.metadata(PART)], [{"add": add}])
@@ -232,7 +232,7 @@ TESTS = {
     st.sampled_from(["drop", "truncate"]),
     st.sampled_from(["commits", "checkpoint", "foreign"]),
 )
-def test_no_query_loses_a_row(tmp_path_factory, files, asked, length, strategy, source):
+def test_truncated_bounds_lose_no_row(tmp_path_factory, files, asked, length, strategy, source):
     root = tmp_path_factory.mktemp("t") / "table"
     schema = pa.schema([("id", pa.int64()), ("word", pa.string())])
     properties = {

@@ -1,4 +1,4 @@
-"""What every store must do when it writes: a new object appears whole, once, for one writer."""
+"""The write contract of every store: a new object appears complete, once, for one writer."""
 
 import os
 import threading
@@ -26,7 +26,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_536, 1 << 20, 10_000_000])
-def test_a_new_object_is_put_whole(place, size):
+def test_put_if_absent_writes_the_whole_object(place, size):
     data = os.urandom(size)
     assert place.store.put_if_absent("k", data) is PutOutcome.DONE
     assert place.read("k") == data
@@ -36,7 +36,7 @@ def test_a_new_object_is_put_whole(place, size):
 
 @pytest.mark.promise("storage.same_contract")
 @pytest.mark.parametrize("data", [b"", b"mine", b"mine" * 500_000])
-def test_what_is_there_is_never_overwritten(place, data):
+def test_put_if_absent_never_overwrites(place, data):
     place.put("k", b"theirs")
     before = place.store.stat("k")
     assert place.store.put_if_absent("k", data) is PutOutcome.EXISTS
@@ -44,13 +44,13 @@ def test_what_is_there_is_never_overwritten(place, data):
     assert place.store.stat("k") == before
 
 
-def test_an_empty_object_is_there_too(place):
+def test_empty_object_counts_as_existing(place):
     assert place.store.put_if_absent("k", b"") is PutOutcome.DONE
     assert place.store.put_if_absent("k", b"1") is PutOutcome.EXISTS
     assert place.store.get("k") == b""
 
 
-def test_of_two_puts_the_first_wins_whichever_store_they_came_through(place):
+def test_first_of_two_puts_wins_across_store_instances(place):
     other = place.again()
     assert place.store.put_if_absent("k", b"first") is PutOutcome.DONE
     assert other.put_if_absent("k", b"second") is PutOutcome.EXISTS
@@ -60,7 +60,7 @@ def test_of_two_puts_the_first_wins_whichever_store_they_came_through(place):
     assert (place.read("k"), place.read("k2")) == (b"first", b"first")
 
 
-def test_folders_are_made_as_needed(place):
+def test_parent_folders_are_created(place):
     assert place.store.put_if_absent("a/b/c/d", b"1") is PutOutcome.DONE
     assert place.store.put_if_absent("a/b/e", b"2") is PutOutcome.DONE
     place.store.replace("f/g", b"3")
@@ -69,8 +69,8 @@ def test_folders_are_made_as_needed(place):
 
 
 @pytest.mark.promise("storage.whole_or_absent")
-def test_an_object_that_is_being_put_is_not_there_or_whole(place):
-    """Readers look as fast as they can while objects appear and are replaced."""
+def test_concurrent_readers_see_complete_objects_only(place):
+    """Readers poll while objects are created and replaced."""
     sizes, stop, seen = {1_000_000, 2_000_000}, threading.Event(), set()
     reader = place.again()
 
@@ -92,7 +92,7 @@ def test_an_object_that_is_being_put_is_not_there_or_whole(place):
     assert seen <= sizes
 
 
-def test_replace_makes_and_replaces(place):
+def test_replace_creates_and_overwrites(place):
     for data in (b"1", b"a longer one", b"", b"x" * 3_000_000, b"2"):
         place.store.replace("pointer", data)
         assert place.store.get("pointer") == data
@@ -100,7 +100,7 @@ def test_replace_makes_and_replaces(place):
         assert place.store.stat("pointer").size == len(data)
 
 
-def test_what_was_deleted_can_be_put_again(place):
+def test_deleted_key_can_be_put_again(place):
     place.put("k", b"1")
     place.store.delete(["k"])
     assert place.store.stat("k") is None
@@ -108,7 +108,7 @@ def test_what_was_deleted_can_be_put_again(place):
     assert place.read("k") == b"2"
 
 
-def test_deleting_what_is_missing_is_no_error_and_stops_nothing(place):
+def test_deleting_missing_objects_is_ignored(place):
     place.put("a", b"1")
     place.put("folder/z", b"1")
     place.put("kept", b"1")
@@ -118,8 +118,8 @@ def test_deleting_what_is_missing_is_no_error_and_stops_nothing(place):
     assert place.store.find_many(["a", "folder/z", "kept"]) == [None, None, b"1"]
 
 
-def test_more_objects_than_a_server_lists_or_deletes_at_once(place):
-    """S3 lists and deletes a thousand at a time."""
+def test_listing_and_deleting_more_than_one_page(place):
+    """S3 lists and deletes a thousand objects per request."""
     names = [f"{number:020d}.json" for number in range(1_105)]
     place.put_many({f"{LOG}/{name}": b"12" for name in names})
     place.put(f"{LOG}/folder/inner", b"1")
@@ -138,7 +138,7 @@ def test_more_objects_than_a_server_lists_or_deletes_at_once(place):
 @pytest.mark.parametrize(
     "start", ["0", "00", "1", "10", "9", "a", "a.", ".", "..", "/", "ü", "\ue000"]
 )
-def test_a_listing_begins_at_any_name(place, start):
+def test_listing_starts_at_any_name(place, start):
     names = ["00", "09", "1", "10", "100", "9", "a", "a.b", "ab", "ü"]
     for name in names:
         place.put(f"{LOG}/{name}", b"1")
@@ -146,20 +146,20 @@ def test_a_listing_begins_at_any_name(place, start):
     assert list(place.store.stats_from(LOG, start)) == [name for name in names if name >= start]
 
 
-def test_find_many_keeps_the_order_and_says_none(place):
+def test_find_many_keeps_the_order_with_none_for_missing(place):
     place.put_many({f"k/{number}": str(number).encode() for number in range(0, 40, 2)})
     keys = [f"k/{number}" for number in range(39, -1, -1)] + ["k/2", "k/3", "k"]
     wanted = [None if n % 2 else str(n).encode() for n in range(39, -1, -1)] + [b"2", None, None]
     if os.path.isdir(f"{place.store.root}/k"):
-        keys, wanted = keys[:-1], wanted[:-1]  # a folder is there, and is no file
+        keys, wanted = keys[:-1], wanted[:-1]  # a folder exists and is not an object
     assert place.store.find_many(keys) == wanted
     assert place.store.find_many([]) == []
     assert place.store.find_many(["k/4"]) == [b"4"]
     assert place.store.find_many(["k/5"]) == [None]
 
 
-def test_what_another_writer_does_is_seen_at_once(place):
-    """A client that remembers listings would say that nothing is there."""
+def test_changes_by_another_writer_are_visible_immediately(place):
+    """A client that caches listings would miss them."""
     store = place.store
     place.put(f"{LOG}/1", b"1")
     assert store.list_from(LOG) == ["1"]
@@ -176,8 +176,8 @@ def test_what_another_writer_does_is_seen_at_once(place):
     assert store.find_many([f"{LOG}/1", f"{LOG}/2"]) == [None, b"22"]
 
 
-def test_an_object_that_grew_or_shrank_is_read_whole(place):
-    """A client that remembers sizes would cut it off."""
+def test_resized_object_is_read_completely(place):
+    """A client that caches sizes would truncate it."""
     for size in (10, 100_000, 5, 3_000_000, 1):
         place.put(f"{LOG}/_last_checkpoint", b"x" * size)
         assert place.store.stat(f"{LOG}/_last_checkpoint").size == size
@@ -187,7 +187,7 @@ def test_an_object_that_grew_or_shrank_is_read_whole(place):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_are_written_as_they_are(place, name):
+def test_special_characters_in_names_are_written_verbatim(place, name):
     key = f"{name}/{name}"
     assert place.store.put_if_absent(key, b"1") is PutOutcome.DONE
     assert place.read(key) == b"1"
@@ -200,7 +200,7 @@ def test_names_are_written_as_they_are(place, name):
     assert place.read(key) is None
 
 
-def test_a_store_that_keeps_its_promise_may_be_written(place):
+def test_check_writable_accepts_a_conforming_store(place):
     place.store.check_writable(LOG_FOLDER)
     place.store.check_writable(LOG_FOLDER)
     assert place.store.list_from(LOG) == []

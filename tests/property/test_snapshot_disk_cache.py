@@ -1,7 +1,7 @@
-"""A table that is opened with a local copy says what it says without one, whatever was done to it.
+"""A table opened with a snapshot disk cache gives the same results as without.
 
-Random lives of a table: commits, removals, checkpoints, clean-ups, tables dropped and
-made anew, copies damaged or lost. After every step, handles with copies and without must agree.
+Random histories of commits, removals, checkpoints, cleanups, dropped and recreated tables, and
+damaged or lost cache files. After every step, handles with and without the cache must agree.
 """
 
 import os
@@ -23,7 +23,7 @@ def opened(root, copies):
 
 
 def harm(rng, copies):
-    """Something happens to the copies."""
+    """Damage or delete cache files."""
     for name in os.listdir(copies) if os.path.exists(copies) else []:
         path = os.path.join(copies, name)
         with open(path, "rb") as file:
@@ -41,7 +41,7 @@ def harm(rng, copies):
 
 @pytest.mark.promise("snapshot.caches_change_nothing")
 @pytest.mark.parametrize("seed", range(cases(24)))
-def test_a_copy_never_changes_an_answer(tmp_path, seed, monkeypatch):
+def test_disk_cache_never_changes_a_snapshot(tmp_path, seed, monkeypatch):
     rng = random.Random(seed)
     root, copies = str(tmp_path / "table"), str(tmp_path / "copies")
     monkeypatch.setattr(tracker, "_SAVE_AFTER_COMMITS", rng.choice([1, 3]))
@@ -49,7 +49,7 @@ def test_a_copy_never_changes_an_answer(tmp_path, seed, monkeypatch):
     held = opened(root, copies)
     for number in range(rng.randrange(4, 10)):
         step(rng, root, number)
-        if rng.random() < 0.5:  # as if that were long ago; never twice the same time
+        if rng.random() < 0.5:  # an old modification time that is never used twice
             old = 1_600_000_000_000_000_000 + rng.randrange(10**15)
             os.utime(os.path.join(root, LOG_FOLDER), ns=(old, old))
         expected = said(arrowlog.Table(root))
@@ -71,7 +71,7 @@ def grown(tmp_path, commits=3):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Which questions the disk is asked."""
+    """The store calls that were made."""
     from arrowlog.storage.local import LocalStore
 
     calls = []
@@ -79,7 +79,7 @@ def asked(monkeypatch):
         real = getattr(LocalStore, name)
 
         def noted(self, *given, _real=real, _name=name, **named):
-            if not str(given[0]).endswith("/_retired"):  # a folder that is nearly always missing
+            if not str(given[0]).endswith("/_retired"):  # a folder that is usually missing
                 calls.append(_name)
             return _real(self, *given, **named)
 
@@ -99,7 +99,7 @@ def test_an_unchanged_log_is_neither_listed_nor_read(tmp_path, asked):
     assert "a local copy" in str(snap.report)
 
 
-def test_only_what_came_after_a_copy_is_read(tmp_path, asked):
+def test_only_commits_after_the_cached_snapshot_are_read(tmp_path, asked):
     root, copies = grown(tmp_path)
     opened(root, copies).snapshot()
     arrowlog.Table(root, options=NEVER).append([add(random.Random(1), "new")])
@@ -109,8 +109,8 @@ def test_only_what_came_after_a_copy_is_read(tmp_path, asked):
     assert asked.count("read_into") == 1
 
 
-def test_a_folder_that_has_just_changed_is_listed_once_more(tmp_path, asked):
-    """Its time may be the same after another change."""
+def test_recently_modified_folder_is_listed_again(tmp_path, asked):
+    """Its modification time may be the same after another change."""
     root, copies = grown(tmp_path)
     os.utime(os.path.join(root, LOG_FOLDER))
     opened(root, copies).snapshot()
@@ -119,7 +119,7 @@ def test_a_folder_that_has_just_changed_is_listed_once_more(tmp_path, asked):
     assert asked == ["list_from"]
 
 
-def test_a_copy_is_for_its_owner_only_and_of_limited_size(tmp_path):
+def test_cache_file_is_private_and_of_limited_size(tmp_path):
     root, copies = grown(tmp_path)
     opened(root, copies).snapshot()
     (name,) = os.listdir(copies)
@@ -129,20 +129,20 @@ def test_a_copy_is_for_its_owner_only_and_of_limited_size(tmp_path):
     assert not os.path.exists(tmp_path / "small")
 
 
-def test_a_folder_that_cannot_be_written_keeps_nobody_from_reading(tmp_path):
+def test_unwritable_cache_folder_does_not_prevent_reading(tmp_path):
     root, _ = grown(tmp_path)
     (tmp_path / "file").write_text("in the way")
     assert opened(root, str(tmp_path / "file" / "below")).snapshot().version == 3
 
 
-def test_a_table_cannot_have_its_readers_write(tmp_path):
+def test_table_property_cannot_enable_the_disk_cache(tmp_path):
     root, copies = str(tmp_path / "table"), tmp_path / "copies"
     arrowlog.Table.create(root, SCHEMA, properties={"snapshotCache.path": str(copies)})
     arrowlog.Table(root).snapshot()
     assert not copies.exists()
 
 
-def test_invalidating_drops_the_copy(tmp_path):
+def test_invalidate_cache_deletes_the_cache_file(tmp_path):
     root, copies = grown(tmp_path)
     table = opened(root, copies)
     table.snapshot()
@@ -150,7 +150,7 @@ def test_invalidating_drops_the_copy(tmp_path):
     assert os.listdir(copies) == []
 
 
-def test_a_copy_of_another_table_is_none(tmp_path):
+def test_cache_file_of_another_table_is_ignored(tmp_path):
     root, copies = grown(tmp_path)
     opened(root, copies).snapshot()
     known = SnapshotDiskCache(copies, 1 << 20)
@@ -161,7 +161,7 @@ def test_a_copy_of_another_table_is_none(tmp_path):
     assert known.read_copy("/other", allow_external_paths=False) is None
 
 
-def test_a_log_with_a_gap_is_warned_of_every_time(tmp_path):
+def test_gap_warns_at_every_open(tmp_path):
     root, copies = grown(tmp_path, 4)
     os.unlink(os.path.join(root, LOG_FOLDER, f"{2:020d}.json"))
     for _ in range(2):
@@ -169,7 +169,7 @@ def test_a_log_with_a_gap_is_warned_of_every_time(tmp_path):
             assert opened(root, copies).snapshot().version == 1
 
 
-def test_no_flipped_bit_is_taken_for_a_copy(tmp_path):
+def test_cache_file_with_a_flipped_bit_is_ignored(tmp_path):
     root, copies = grown(tmp_path)
     opened(root, copies).snapshot()
     known = SnapshotDiskCache(copies, 1 << 20)
@@ -186,8 +186,8 @@ def test_no_flipped_bit_is_taken_for_a_copy(tmp_path):
         assert known.read_copy(root, allow_external_paths=False) is None, position
 
 
-def test_a_commit_that_was_put_in_the_place_of_another_meanwhile_is_not_kept(tmp_path, monkeypatch):
-    """What was read is not what the store has under that name by the time it is looked at."""
+def test_snapshot_with_a_commit_replaced_meanwhile_is_not_cached(tmp_path, monkeypatch):
+    """The bytes that were read differ from the object the store now has under that name."""
     root, copies = grown(tmp_path)
     last = os.path.join(root, LOG_FOLDER, f"{3:020d}.json")
     real = loader.load_snapshot
