@@ -111,7 +111,7 @@ DIFFERENCES = [
         "`checkpoint.retention` keeps 30 commits (compaction design), or age decides (section 3)",
         "Both must permit a deletion; the default of 30 yields to a duration that was set",
         "Whoever sets a duration of an hour has not asked for 30 commits to be kept",
-        "integration/test_cleanup.py::test_thirty_commits_are_kept_unless_somebody_says_otherwise",
+        "integration/test_cleanup.py::test_thirty_commits_are_kept_by_default",
     ),
     Difference(
         "Reading",

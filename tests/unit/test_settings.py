@@ -41,7 +41,7 @@ PROOFS = {
     "test_a_clock_that_misses_stalls_needs_commit_verify_always",
     "history.maxMemory": "unit/test_asked.py::test_a_long_past_needs_little_memory",
     "splits.cache.path": "integration/test_split_tables.py::"
-    "test_the_cache_is_where_the_setting_says_and_a_table_cannot_choose_it",
+    "test_cache_path_is_set_by_options_not_by_the_table",
 }
 
 
