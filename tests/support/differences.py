@@ -43,7 +43,7 @@ DIFFERENCES = [
         "If a file cannot be decompressed, it is read as plain JSON",
         "`LogCorrupt` names the file",
         "A damaged file read as something else would be a wrong table instead of an error",
-        "unit/test_envelope.py::test_garbage_behind_a_known_codec_byte_is_refused",
+        "unit/test_compression.py::test_garbage_after_a_known_codec_byte_is_refused",
     ),
     Difference(
         "Compression",
@@ -65,7 +65,7 @@ DIFFERENCES = [
         "`CompressionUtils` with `isCompressed`, `detectCodec`, `readTransactionFile` and others",
         "No public functions on single files; the log line `commit_read` tells codec and sizes",
         "What is public has to stay as it is; users read tables, not files",
-        "unit/test_log_lines.py::test_codec_and_sizes_of_commits_are_told",
+        "unit/test_log_lines.py::test_codec_and_sizes_of_commits_are_logged",
     ),
     Difference(
         "Checkpoints",
@@ -86,7 +86,7 @@ DIFFERENCES = [
         "Parquet checkpoints follow the layout of Delta",
         "Typed columns of their own, and a manifest with checksums and statistics per row group",
         "Typed, sorted columns are what lets a scan read a fraction of a checkpoint",
-        "unit/test_parquet_checkpoint.py::test_a_selective_plan_takes_few_requests",
+        "unit/test_parquet_checkpoint.py::test_selective_plan_needs_few_requests",
     ),
     Difference(
         "Checkpoints",
@@ -171,14 +171,14 @@ DIFFERENCES = [
         "INFO for every commit with its sizes",
         "DEBUG (`commit_landed`)",
         "A line per commit at INFO would drown the lines about checkpoints and clean-up",
-        "unit/test_log_lines.py::test_codec_and_sizes_of_commits_are_told",
+        "unit/test_log_lines.py::test_codec_and_sizes_of_commits_are_logged",
     ),
     Difference(
         "Log lines",
         "A switch `debugEnabled`",
         "The level of the logger `arrowlog` or of one below it",
         "This is what levels are for",
-        "unit/test_log_lines.py::test_lines_that_are_not_enabled_format_nothing",
+        "unit/test_log_lines.py::test_disabled_log_levels_create_no_records",
     ),
     Difference(
         "Spark and stores",

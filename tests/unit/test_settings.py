@@ -39,7 +39,7 @@ PROOFS = {
     "test_a_table_whose_states_are_the_commits_is_not_written_unless_the_caller_insists",
     "commit.verify": "faults/test_stalled_writers.py::"
     "test_a_clock_that_misses_stalls_needs_commit_verify_always",
-    "history.maxMemory": "unit/test_asked.py::test_a_long_past_needs_little_memory",
+    "history.maxMemory": "unit/test_history_queries.py::test_long_history_respects_max_memory",
     "splits.cache.path": "integration/test_split_tables.py::"
     "test_cache_path_is_set_by_options_not_by_the_table",
 }
