@@ -51,7 +51,7 @@ DIFFERENCES = [
         "They are, unless `transaction.compression.minSize` is set",
         "One add shrinks 1.5 times only, but the checksum of gzip covers the whole file; that of a"
         " commit leaves out its first line",
-        "unit/test_settings.py::test_changing_a_setting_changes_what_it_says",
+        "unit/test_settings.py::test_changing_a_setting_has_its_documented_effect",
     ),
     Difference(
         "Compression",
@@ -72,7 +72,7 @@ DIFFERENCES = [
         "Checkpoints are JSON only (section 3), or Parquet (compaction design)",
         "`checkpoint.format` chooses; both by default",
         "Old readers need JSON; a Parquet checkpoint is read by column and by row group",
-        "unit/test_settings.py::test_changing_a_setting_changes_what_it_says",
+        "unit/test_settings.py::test_changing_a_setting_has_its_documented_effect",
     ),
     Difference(
         "Checkpoints",
@@ -118,7 +118,7 @@ DIFFERENCES = [
         "`listFiles` may answer with a state that is 5 s old",
         "0 s by default; `max_staleness` or `transaction.cache.maxStalenessSeconds` allow more",
         "A reader should see a commit that was acknowledged before it asked",
-        "unit/test_table.py::test_a_little_stale_is_allowed_when_asked_for",
+        "unit/test_table.py::test_max_staleness_allows_a_stale_snapshot",
     ),
     Difference(
         "Reading",
@@ -131,7 +131,7 @@ DIFFERENCES = [
         "`checkpoint.parallelism` is 4 for every store",
         "4, except that obstore reads 64 objects at a time unless the setting is given",
         "obstore needs no thread for a request; a value that is set is a ceiling on every store",
-        "unit/test_settings.py::test_changing_a_setting_changes_what_it_says",
+        "unit/test_settings.py::test_changing_a_setting_has_its_documented_effect",
     ),
     Difference(
         "Reading",
@@ -144,7 +144,7 @@ DIFFERENCES = [
         "Files are pruned by DuckDB queries",
         'By Arrow kernels; `scan(…, engine="duckdb")` runs the query of `plan.sql`',
         "The same files in a fraction of the time (decision 4)",
-        "unit/test_sql_plan.py::test_the_query_gives_the_files_of_the_plan",
+        "unit/test_sql_plan.py::test_sql_query_selects_the_files_of_the_plan",
     ),
     Difference(
         "Reading",
