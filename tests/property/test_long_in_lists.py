@@ -1,4 +1,4 @@
-"""IN lists that Arrow looks up by hashes, under every operator that tells NULL from FALSE."""
+"""IN lists that Arrow evaluates by hashing, under operators that distinguish NULL from FALSE."""
 
 import random
 
@@ -16,7 +16,7 @@ NAN = float("nan")
 
 @pytest.fixture
 def world(root):
-    """Files whose rows differ in whether they have NULL, NaN, zeros, members and others."""
+    """Files with different mixes of NULL, NaN, zeros, members of the list and other values."""
     table = arrowlog.Table.create(root, SCHEMA)
     parts = [
         pa.table({"n": [0, 1], "x": [None, None], "f": [None, NAN], "s": [None, None]}, SCHEMA),
@@ -62,7 +62,7 @@ def condition(rng, depth):
 
 
 @pytest.mark.parametrize("literals", [2, 1000])
-def test_no_row_is_lost_under_any_operator(world, monkeypatch, literals):
+def test_long_in_lists_lose_no_row_under_any_operator(world, monkeypatch, literals):
     # Literals beyond the limit become value sets, and so do chains of comparisons.
     for module in (value_sets, predicate):
         monkeypatch.setattr(module, "LITERALS_MAX", literals)

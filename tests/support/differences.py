@@ -23,7 +23,7 @@ DIFFERENCES = [
         "An action of unknown type is an error (section 3), or is ignored (protocol)",
         "They are ignored",
         "A newer writer announces what readers must know by the protocol version",
-        "faults/test_bad_input.py::test_what_is_harmless_stays_readable",
+        "faults/test_damaged_commits.py::test_harmless_deviations_remain_readable",
     ),
     Difference(
         "Log",
@@ -79,7 +79,7 @@ DIFFERENCES = [
         "A checkpoint at every version that is a multiple of the interval (section 3)",
         "One as soon as the last one is an interval back (compaction design)",
         "A writer that skips the multiple, or fails there, must not leave the log without",
-        "concurrency/test_checkpoint_trigger.py::test_who_makes_it",
+        "concurrency/test_checkpoint_trigger.py::test_checkpoint_is_due_at_the_interval",
     ),
     Difference(
         "Checkpoints",
@@ -157,8 +157,8 @@ DIFFERENCES = [
         "Temporary files, then a rename",
         "Put-if-absent in a fixed order, the pointer last",
         "Object stores have no rename (decision 10)",
-        "faults/test_repair_kill.py::"
-        "test_killed_at_any_point_nothing_half_opens_and_the_next_run_finishes",
+        "faults/test_killed_repair.py::"
+        "test_killed_repair_leaves_no_partial_log_and_a_rerun_finishes",
     ),
     Difference(
         "Repair",

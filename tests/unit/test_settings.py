@@ -37,7 +37,7 @@ SETTINGS = {
 PROOFS = {
     "avroState.allowStateOnly": "unit/test_state_writes.py::"
     "test_a_table_whose_states_are_the_commits_is_not_written_unless_the_caller_insists",
-    "commit.verify": "faults/test_stalls.py::"
+    "commit.verify": "faults/test_stalled_writers.py::"
     "test_a_clock_that_misses_stalls_needs_commit_verify_always",
     "history.maxMemory": "unit/test_asked.py::test_a_long_past_needs_little_memory",
     "splits.cache.path": "integration/test_split_tables.py::"
