@@ -47,11 +47,10 @@ from arrowlog.predicate.limits import (
     predicate_too_deep_error,
     predicate_too_long_error,
 )
-from arrowlog.predicate.literals import check_literal, to_double
+from arrowlog.predicate.literals import check_literal, evaluate_membership, to_double
 from arrowlog.predicate.parse.sql import parse_sql
 from arrowlog.predicate.rewrites import relax_condition
 from arrowlog.predicate.searches import SEARCH_OP, SearchCondition
-from arrowlog.predicate.value_sets import evaluate_membership
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
