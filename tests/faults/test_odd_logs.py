@@ -84,7 +84,7 @@ def test_the_command_line_shows_them_too(root, millis):
     build(root, millis)
     for command, form in (("info", "text"), ("files", "json"), ("history", "text")):
         done = subprocess.run(
-            [sys.executable, "-m", "arrowlog.cli", command, root, "--output", form],
+            [sys.executable, "-m", "arrowlog", command, root, "--output", form],
             capture_output=True,
             text=True,
             check=False,
