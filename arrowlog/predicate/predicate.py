@@ -47,16 +47,17 @@ from arrowlog.predicate.limits import (
     predicate_too_deep_error,
     predicate_too_long_error,
 )
-from arrowlog.predicate.literals import check_literal, to_double
-from arrowlog.predicate.parse.sql import parse_sql
-from arrowlog.predicate.rewrites import relax_condition
-from arrowlog.predicate.searches import SEARCH_OP, SearchCondition
-from arrowlog.predicate.value_sets import (
+from arrowlog.predicate.literals import (
     LITERALS_MAX,
+    check_literal,
     collect_comparisons,
     collect_literals,
     evaluate_membership,
+    to_double,
 )
+from arrowlog.predicate.parse.sql import parse_sql
+from arrowlog.predicate.rewrites import relax_condition
+from arrowlog.predicate.searches import SEARCH_OP, SearchCondition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -88,7 +88,7 @@ def test_a_table_has_no_say_in_it(place):
 
 def test_the_command_line_has_a_flag(place):
     query = f"FROM read_csv('{place / 'secret.csv'}')"
-    command = [sys.executable, "-m", "arrowlog.cli", "sql", str(place / "table"), query]
+    command = [sys.executable, "-m", "arrowlog", "sql", str(place / "table"), query]
     free = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (free.returncode, "open sesame" in free.stdout) == (0, True)
     bound = subprocess.run([*command, "--restricted"], capture_output=True, text=True, check=False)

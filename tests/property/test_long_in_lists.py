@@ -8,7 +8,8 @@ import pytest
 from support.case_count import cases, first_seed
 
 import arrowlog
-from arrowlog.predicate import predicate, value_sets
+from arrowlog.predicate import literals as literals_module
+from arrowlog.predicate import predicate
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.int64()), ("f", pa.float64()), ("s", pa.string())])
 NAN = float("nan")
@@ -64,7 +65,7 @@ def condition(rng, depth):
 @pytest.mark.parametrize("literals", [2, 1000])
 def test_long_in_lists_lose_no_row_under_any_operator(world, monkeypatch, literals):
     # Literals beyond the limit become value sets, and so do chains of comparisons.
-    for module in (value_sets, predicate):
+    for module in (literals_module, predicate):
         monkeypatch.setattr(module, "LITERALS_MAX", literals)
     table, rows = world
     seed = first_seed()

@@ -579,7 +579,7 @@ def test_data_files_without_a_log_are_advised_to_be_rebuilt(tmp_path):
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "arrowlog.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "arrowlog", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
