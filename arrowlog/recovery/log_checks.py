@@ -115,7 +115,7 @@ class _Examination:
     unreadable_commits: dict[int, str] = field(default_factory=dict)
     valid_checkpoint: int | None = None  # the newest one
     # The valid forms of the checkpoints that were verified, by version.
-    valid_forms: dict[int, Sequence[CheckpointForm]] = field(default_factory=dict)
+    valid_forms: dict[int, tuple[CheckpointForm, ...]] = field(default_factory=dict)
     timestamps: dict[int, int] = field(default_factory=dict)  # of commits, by version
     # Transaction ids and checksums of commits, by version.
     identities: dict[int, tuple[str, str]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Floats prune: every writer records NaN counts, and a maximum is trusted where there is none."""
+"""Float statistics: writers record NaN counts, and a maximum is used where there is no NaN."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def starts(plan):
 
 
 @pytest.mark.parametrize("column", ["x", "r"])
-def test_a_float_maximum_is_trusted_where_there_is_no_nan(root, column):
+def test_float_maximum_prunes_where_there_is_no_nan(root, column):
     table = write(root)
     for checkpointed in (False, True):
         if checkpointed:
@@ -69,18 +69,18 @@ def test_compaction_counts_nans(root):
     assert json.loads(stats)["nanCount"] == {"x": 1, "r": 1}
 
 
-def test_updated_statistics_prove_that_there_is_no_nan(root):
+def test_updated_statistics_record_nan_counts(root):
     table = arrowlog.Table.create(root, SCHEMA, options=COMMITS)
     for number, extra in enumerate([[], [math.nan]]):
         pq.write_table(rows(10 * number, *extra), root / f"{number}.parquet")
         table.append([arrowlog.add_parquet(table, f"{number}.parquet")])
-    assert table.scan("x > 100").num_files == 2  # the footers of pyarrow do not tell
+    assert table.scan("x > 100").num_files == 2  # pyarrow's footers have no NaN count
     table.update_statistics(table.scan().paths)
     assert table.scan("x > 100").paths == ["1.parquet"]
     assert table.scan("r > 100").paths == ["1.parquet"]
 
 
-def test_nan_counts_are_given_and_checked(root):
+def test_given_nan_counts_are_validated(root):
     table = arrowlog.Table.create(root, SCHEMA, options=COMMITS)
     given = {"size": 1, "min_values": {"x": 1.0}, "max_values": {"x": 2.0}}
     table.append([arrowlog.add_file("a", nan_count={"x": 0}, **given)])
@@ -94,7 +94,7 @@ def test_nan_counts_are_given_and_checked(root):
 
 
 @pytest.mark.parametrize("where", ["x = 0", "x IN (0.0, 7)", "x >= 0 AND x <= -0.0", "x = -0.0"])
-def test_both_zeros_are_one_value(root, where):
+def test_negative_zero_equals_zero_in_predicates(root, where):
     table = arrowlog.Table.create(root, SCHEMA, partition_columns=["r"], options=COMMITS)
     for number, zero in enumerate([0.0, -0.0, 1.0]):
         values = {"id": [number], "x": [zero], "r": [zero]}
@@ -108,7 +108,7 @@ def test_both_zeros_are_one_value(root, where):
 
 
 @pytest.mark.parametrize("where", ["x = 5", "x <= 5", "x < CAST('inf' AS DOUBLE)", "s.x = 5"])
-def test_counting_leaves_out_nan_where_the_bounds_satisfy_the_predicate(root, where):
+def test_count_excludes_nan_where_the_bounds_satisfy_the_predicate(root, where):
     kind = pa.struct([("x", pa.float64())])
     table = arrowlog.Table.create(root, pa.schema([("x", pa.float64()), ("s", kind)]))
     table.write(pa.table({"x": [5.0, math.nan], "s": pa.array([{"x": 5.0}, {"x": math.nan}])}))

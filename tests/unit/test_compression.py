@@ -1,4 +1,4 @@
-"""Envelopes of log files: packed and unpacked, and nothing damaged gets through."""
+"""Compression of log files: round trips, and refusal of any damage."""
 
 import gzip
 import io
@@ -36,12 +36,12 @@ def refused(data, limit=LIMIT):
 
 @pytest.mark.parametrize("codec", [*PACKED, "none"])
 @pytest.mark.parametrize("data", [b"{}", PLAIN, PLAIN * 1000, bytes(100_000)], ids=len)
-def test_what_is_packed_is_unpacked(codec, data):
+def test_compressed_data_round_trips(codec, data):
     assert decompress(compress(data, codec), FILE, LIMIT) == data
 
 
 @pytest.mark.parametrize(("codec", "head"), sorted(CODEC_BYTES.items()))
-def test_the_first_two_bytes_say_the_codec(codec, head):
+def test_first_two_bytes_name_the_codec(codec, head):
     data = compress(PLAIN, codec)
     assert data[:2] == bytes((1, head))
     assert is_compressed(data, 0, len(data))
@@ -58,14 +58,14 @@ def test_gzip_is_the_default():
     assert gzip.decompress(data[2:]) == PLAIN
 
 
-def test_a_bare_gzip_stream_is_read():
+def test_bare_gzip_stream_is_read():
     data = gzip.compress(PLAIN)
     assert data[:2] == b"\x1f\x8b"
     assert is_compressed(data, 0, len(data))
     assert decompress(data, FILE, LIMIT) == PLAIN
 
 
-def test_a_gzip_stream_with_a_file_name_in_its_header_is_read():
+def test_gzip_stream_with_a_file_name_in_its_header_is_read():
     sink = io.BytesIO()
     with gzip.GzipFile("commit.json", "wb", fileobj=sink) as out:
         out.write(PLAIN)
@@ -77,7 +77,7 @@ def test_a_gzip_stream_with_a_file_name_in_its_header_is_read():
     [PLAIN, b"{", b"x", b"\n", b"\x00", b"\x02\x01", b"\xef\xbb\xbf{}", b"\xff", b"{\x01\x01"],
     ids=repr,
 )
-def test_what_is_in_no_envelope_passes_as_it_is(data):
+def test_uncompressed_data_is_returned_unchanged(data):
     assert decompress(data, FILE, LIMIT) == data
     assert not is_compressed(data, 0, len(data))
 
@@ -104,27 +104,27 @@ def test_bytes_after_the_stream_are_refused(codec, more):
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "bare"])
-def test_a_second_stream_after_the_first_is_refused(codec):
+def test_second_stream_after_the_first_is_refused(codec):
     data = whole(codec)
     refused(data + (data if codec == "bare" else data[2:]))
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
-def test_frames_may_follow_one_another_where_the_format_says_so(codec):
+def test_concatenated_frames_are_read_where_the_format_allows_them(codec):
     data = whole(codec)
     once = decompress(data, "file", 1 << 20)
     assert decompress(data + data[2:], "file", 1 << 20) == once + once
 
 
 @pytest.mark.parametrize("codec", ["gzip", "bare"])
-def test_a_flipped_bit_in_the_checksum_of_gzip_is_refused(codec):
+def test_flipped_bit_in_the_gzip_checksum_is_refused(codec):
     data = bytearray(whole(codec))
     data[-6] ^= 1
     assert "damaged" in refused(bytes(data))
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_garbage_behind_a_known_codec_byte_is_refused(codec):
+def test_garbage_after_a_known_codec_byte_is_refused(codec):
     refused(
         bytes((1, CODEC_BYTES[codec]))
         + b"this is not a stream of any codec, whatever the head says"
@@ -132,27 +132,27 @@ def test_garbage_behind_a_known_codec_byte_is_refused(codec):
 
 
 @pytest.mark.parametrize("code", [0, 5, 6, 0x1F, 0x7B, 0x80, 0xFF])
-def test_an_unknown_codec_byte_is_refused_and_shown(code):
+def test_unknown_codec_byte_raises_with_its_value(code):
     assert f"0x{code:02x}" in refused(bytes((1, code)) + PLAIN)
 
 
-def test_a_missing_codec_byte_is_refused():
+def test_missing_codec_byte_is_refused():
     assert "missing" in refused(b"\x01")
 
 
-def test_an_empty_file_is_refused():
+def test_empty_file_is_refused():
     assert "empty" in refused(b"")
     with pytest.raises(LogCorrupt, match="empty"):
         check_plain_size(0, FILE, LIMIT)
 
 
 @pytest.mark.parametrize("codec", [*PACKED, "bare"])
-def test_a_stream_with_nothing_in_it_is_refused_like_an_empty_file(codec):
+def test_empty_compressed_stream_is_refused(codec):
     refused(gzip.compress(b"") if codec == "bare" else compress(b"", codec))
 
 
 @pytest.mark.parametrize("codec", [*PACKED, "none", "bare"])
-def test_the_cap_admits_exactly_what_it_says(codec):
+def test_size_limit_is_exact(codec):
     data = whole(codec)
     assert decompress(data, FILE, len(PLAIN)) == PLAIN
     message = refused(data, len(PLAIN) - 1)
@@ -161,7 +161,7 @@ def test_the_cap_admits_exactly_what_it_says(codec):
 
 
 @pytest.mark.parametrize("codec", [*PACKED, "bare"])
-def test_a_bomb_is_refused_without_unpacking_it(codec):
+def test_decompression_bomb_is_refused_without_decompressing_it(codec):
     size, cap = 64 << 20, 1 << 20
     if codec == "snappy":  # a length that lies, before nothing
         bomb = bytes((1, CODEC_BYTES[codec])) + b"\xff\xff\xff\xff\x0f"
@@ -179,7 +179,7 @@ def test_a_bomb_is_refused_without_unpacking_it(codec):
         tracemalloc.stop()
 
 
-def test_packed_looks_at_the_given_place_only():
+def test_is_compressed_reads_only_the_given_range():
     data = b"{}\x01\x01"
     assert not is_compressed(data, 0, 2)
     assert is_compressed(data, 2, 2)

@@ -1,4 +1,4 @@
-"""Which version was current at a moment."""
+"""Time travel: the version that was current at a time."""
 
 import os
 import shutil
@@ -43,12 +43,12 @@ OCTOBER = 1_727_740_800_000
     ],
     ids=str,
 )
-def test_every_form_of_a_moment(moment, millis):
+def test_every_timestamp_form(moment, millis):
     assert to_epoch_millis(moment) == millis
 
 
 @pytest.mark.parametrize("part", [".0009", ".000999", ".0005001"])
-def test_a_moment_is_not_moved_to_a_later_millisecond(part):
+def test_timestamps_are_rounded_down_to_milliseconds(part):
     assert to_epoch_millis(f"2024-10-01T00:00:00{part}Z") == OCTOBER
     assert to_epoch_millis(f"1969-12-31T23:59:59{part}Z") == -1000
 
@@ -68,13 +68,13 @@ def test_a_moment_is_not_moved_to_a_later_millisecond(part):
     ],
     ids=repr,
 )
-def test_what_is_no_moment_is_refused(moment):
+def test_invalid_timestamp_is_refused(moment):
     with pytest.raises(InvalidRequest, match="is not a timestamp") as caught:
         to_epoch_millis(moment)
     assert "ISO-8601" in str(caught.value)
 
 
-def test_moments_are_told_to_people_whatever_they_are():
+def test_timestamps_of_any_size_are_formatted():
     assert format_epoch_millis(OCTOBER) == "2024-10-01T00:00:00.000+00:00"
     assert format_epoch_millis(10**30) == f"{10**30} ms since 1970"
 
@@ -119,20 +119,20 @@ def at(folder, millis, earliest=0, newest=None):
         (10**9, 7),
     ],
 )
-def test_commits_that_know_their_time(tmp_path, after, version, codec):
+def test_commits_with_timestamps(tmp_path, after, version, codec):
     write(tmp_path, [T0 + 1000 * v for v in range(8)], codec=codec)
     written(tmp_path, [5 * T0] * 8)  # file times are of no interest
     assert at(tmp_path, T0 + after) == version
 
 
 @pytest.mark.parametrize(("after", "version"), [(0, 0), (999, 0), (1000, 1), (3500, 3), (10**9, 4)])
-def test_commits_that_do_not_know_their_time_have_that_of_their_file(tmp_path, after, version):
+def test_commits_without_timestamps_use_the_file_time(tmp_path, after, version):
     write(tmp_path, [None] * 5)
     written(tmp_path, [T0 + 1000 * v for v in range(5)])
     assert at(tmp_path, T0 + after) == version
 
 
-def test_a_new_table_has_the_time_of_its_metadata(tmp_path):
+def test_version_0_has_the_creation_time_of_its_metadata(tmp_path):
     write(tmp_path, [None, T0 + 1000], created=T0)
     written(tmp_path, [T0 + 10**9] * 2)
     assert at(tmp_path, T0) == 0
@@ -143,7 +143,7 @@ def test_a_new_table_has_the_time_of_its_metadata(tmp_path):
 @pytest.mark.parametrize(
     ("after", "version"), [(0, 0), (1500, 1), (2499, 1), (2500, 2), (3000, 3), (4000, 4)]
 )
-def test_known_and_file_times_may_be_mixed(tmp_path, after, version):
+def test_commit_timestamps_and_file_times_may_be_mixed(tmp_path, after, version):
     write(tmp_path, [T0, T0 + 1000, None, T0 + 3000, None])
     written(tmp_path, [0, 0, T0 + 2500, 0, T0 + 4000])
     assert at(tmp_path, T0 + after) == version
@@ -152,21 +152,21 @@ def test_known_and_file_times_may_be_mixed(tmp_path, after, version):
 @pytest.mark.parametrize(
     ("after", "version"), [(0, 0), (1000, 1), (2999, 1), (3000, 3), (4000, 3), (10**9, 4)]
 )
-def test_in_a_copied_table_known_times_hold_and_others_lie_between_them(tmp_path, after, version):
+def test_copied_table_interpolates_missing_timestamps(tmp_path, after, version):
     write(tmp_path, [T0, T0 + 1000, None, T0 + 3000, None])
     written(tmp_path, [T0 + 10**9] * 5)
     assert at(tmp_path, T0 + after) == version
 
 
 @pytest.mark.promise("snapshot.time_travel")
-def test_file_times_that_run_backwards_never_hide_an_earlier_version(tmp_path):
+def test_decreasing_file_times_never_hide_an_earlier_version(tmp_path):
     write(tmp_path, [None] * 3)
     written(tmp_path, [T0, T0 + 2000, T0 + 1000])
     assert at(tmp_path, T0 + 1500) == 0
     assert at(tmp_path, T0 + 2000) == 2
 
 
-def test_a_copied_table_of_ours_travels_as_before(tmp_path):
+def test_copied_table_with_timestamps_travels_as_before(tmp_path):
     write(tmp_path / "a", [T0 + 1000 * v for v in range(4)])
     shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copy)
     for after in (0, 999, 1000, 2500, 9000):
@@ -174,7 +174,7 @@ def test_a_copied_table_of_ours_travels_as_before(tmp_path):
 
 
 @pytest.mark.parametrize("times", [[T0, T0 + 1000, T0 + 2000], [None] * 3], ids=["known", "files"])
-def test_before_the_first_version_is_an_error_that_says_since_when(tmp_path, times):
+def test_time_before_the_first_version_raises_with_its_time(tmp_path, times):
     write(tmp_path, times)
     written(tmp_path, [T0, T0 + 1000, T0 + 2000])
     with pytest.raises(InvalidRequest, match="begins with version 0") as caught:
@@ -183,7 +183,7 @@ def test_before_the_first_version_is_an_error_that_says_since_when(tmp_path, tim
     assert format_epoch_millis(T0 - 1) in str(caught.value)
 
 
-def test_before_the_earliest_that_is_left_is_an_error_that_names_it(tmp_path):
+def test_time_before_the_earliest_version_raises_with_that_version(tmp_path):
     write(tmp_path, [T0 + 1000 * v for v in range(6)])
     with pytest.raises(InvalidRequest, match="begins with version 3"):
         at(tmp_path, T0 + 1000, earliest=3)
@@ -191,25 +191,25 @@ def test_before_the_earliest_that_is_left_is_an_error_that_names_it(tmp_path):
 
 @pytest.mark.parametrize("moment", [4 * T0, 2**62, 2**63 - 1, 2**63, 10**30, "9999-12-31"])
 @pytest.mark.parametrize("times", [[T0, T0 + 1000], [None, None]], ids=["known", "files"])
-def test_the_future_is_the_newest_version(tmp_path, times, moment):
+def test_future_time_gives_the_latest_version(tmp_path, times, moment):
     write(tmp_path, times)
     assert at(tmp_path, to_epoch_millis(moment)) == 1
 
 
 @pytest.mark.parametrize("moment", [-(10**30), -(2**63) - 1, "0001-01-01"])
-def test_long_ago_is_before_the_first_version(tmp_path, moment):
+def test_distant_past_raises(tmp_path, moment):
     write(tmp_path, [None, None])
     with pytest.raises(InvalidRequest, match="begins with version 0"):
         at(tmp_path, to_epoch_millis(moment))
 
 
-def test_versions_behind_the_newest_that_can_be_read_are_not_found(tmp_path):
+def test_versions_after_the_newest_readable_one_are_not_found(tmp_path):
     write(tmp_path, [T0 + 1000 * v for v in range(6)])
     assert at(tmp_path, T0 + 10**9, newest=2) == 2
 
 
 @pytest.mark.promise("snapshot.time_travel")
-def test_a_snapshot_by_time_is_the_snapshot_of_that_version(tmp_path):
+def test_snapshot_by_time_equals_the_snapshot_of_that_version(tmp_path):
     write(tmp_path, [T0 + 1000 * v for v in range(6)])
     table = Table(tmp_path)
     assert table.snapshot(timestamp=T0 + 2500).version == 2
@@ -219,7 +219,7 @@ def test_a_snapshot_by_time_is_the_snapshot_of_that_version(tmp_path):
         table.snapshot(version=1, timestamp=T0)
 
 
-def test_travel_after_clean_up_begins_at_the_checkpoint(tmp_path):
+def test_time_travel_after_cleanup_starts_at_the_checkpoint(tmp_path):
     write(tmp_path, [T0 + 1000 * v for v in range(6)])
     live = [protocol(), metadata(SCHEMA), *(add(f"f{v}") for v in range(4))]
     write_checkpoint(tmp_path, 3, live)

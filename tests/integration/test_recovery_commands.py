@@ -1,4 +1,4 @@
-"""`arrowlog doctor` and `arrowlog repair`, run as a person on call runs them."""
+"""The commands `arrowlog doctor` and `arrowlog repair`, run in a subprocess."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def events(root):
     return root
 
 
-def test_a_gate_for_pipelines(events):
+def test_doctor_fail_on_sets_the_exit_code(events):
     done = run("doctor", events, "--fail-on", "info")
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode() == f"{events}, version 6: no problems found\n"
@@ -39,7 +39,7 @@ def test_a_gate_for_pipelines(events):
     assert run("doctor", events, "--fail-on", "fatal").returncode == 2
 
 
-def test_what_fails_is_up_to_the_caller(events):
+def test_doctor_options_select_checks_and_severity(events):
     os.unlink(events / "day=2024-01-02/part-00001.parquet")
     assert run("doctor", events, "--no-data-files").returncode == 0
     done = run("doctor", events, "--output", "json", "--limit", 5)
@@ -58,7 +58,7 @@ def test_what_fails_is_up_to_the_caller(events):
         ]
 
 
-def test_from_a_broken_log_to_a_good_one(events):
+def test_doctor_and_repair_recover_a_log_with_a_gap(events):
     os.unlink(events / LOG_FOLDER / f"{4:020d}.json")
     done = run("doctor", events)
     assert done.returncode == 1
@@ -83,7 +83,7 @@ def test_from_a_broken_log_to_a_good_one(events):
     assert arrowlog.Table(events, strict=True).snapshot().num_files == 3
 
 
-def test_settings_of_a_repair(events):
+def test_repair_settings_from_the_command_line(events):
     os.unlink(events / "day=2024-01-02/part-00001.parquet")
     done = run("repair", events / LOG_FOLDER, events / "new", "--set", "repair.failOnMissing=true")
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Restoring what a handle has seen, when others have gone on since."""
+"""Restoring a version while other handles commit."""
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ def handles(root):
     return [arrowlog.Table(root) for _ in range(2)]
 
 
-def test_a_version_that_was_just_seen_can_be_restored_after_others_went_on(handles):
+def test_own_version_can_be_restored_after_concurrent_commits(handles):
     one, two = handles
     seen = one.append(add("a")).version
     two.append(add("b"))
@@ -24,7 +24,7 @@ def test_a_version_that_was_just_seen_can_be_restored_after_others_went_on(handl
     assert one.snapshot().files["path"].to_pylist() == ["a.parquet"]
 
 
-def test_nothing_to_restore_speaks_of_the_version_it_has_looked_at(handles):
+def test_restore_without_changes_raises_with_the_read_version(handles):
     one, two = handles
     seen = one.append(add("a")).version
     with pytest.raises(arrowlog.InvalidRequest, match="Version 1 is the same as version 1"):
@@ -41,7 +41,7 @@ def test_nothing_to_restore_speaks_of_the_version_it_has_looked_at(handles):
     assert one.restore(seen).version == 5
 
 
-def test_a_compaction_in_between_does_not_stay_behind(handles):
+def test_restore_removes_files_of_a_concurrent_compaction(handles):
     one, two = handles
     one.append(add("a"))
     one.append(add("b"))

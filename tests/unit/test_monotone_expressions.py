@@ -1,4 +1,4 @@
-"""Monotone expressions: the column conditions that they become, and why none is ever too narrow."""
+"""Monotone expressions become column conditions that are never too narrow."""
 
 import datetime as dt
 import math
@@ -80,7 +80,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "wanted"), CASES, ids=[text for text, _ in CASES])
-def test_the_condition_on_the_column_is_exact_where_no_result_is_rounded(text, wanted):
+def test_column_condition_is_exact_without_rounding(text, wanted):
     assert solved(text) == wanted
 
 
@@ -102,11 +102,11 @@ def test_the_condition_on_the_column_is_exact_where_no_result_is_rounded(text, w
         "length(s) > 3",
     ],
 )
-def test_what_is_not_known_to_be_monotone_becomes_no_condition(text):
+def test_non_monotone_expression_gives_no_condition(text):
     assert solved(text) is None
 
 
-def test_conditions_that_all_values_or_none_satisfy():
+def test_conditions_that_all_or_no_values_satisfy():
     everything, nothing = ColumnCondition("", value=True), ColumnCondition("", value=False)
     expression = parse_monotone(Call("+", (Column("id"), Literal(1, "int"))), SCHEMA)
     large = Literal(-(2**63), "int")
@@ -155,7 +155,7 @@ def expression(rng, name):
 @pytest.mark.promise("scan.no_row_is_lost")
 @pytest.mark.parametrize("seed", range(cases(4)))
 def test_every_value_that_satisfies_the_comparison_satisfies_the_condition(seed):
-    """The value of each expression at other values is the literal: the hardest place to compare."""
+    """The literal is the value of the expression at another value: the hardest case."""
     rng = random.Random(seed)
     print("seed", seed)
     checked = 0
@@ -199,7 +199,7 @@ def satisfies(row, condition):
 
 
 def test_nan_is_greater_than_every_result(root):
-    """A falling expression is greater than a number for small values and for NaN."""
+    """A decreasing expression exceeds a number for small values and for NaN."""
     schema = pa.schema([("x", pa.float64())])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema, [])])
     bounds = {"minValues": {"x": "5.0"}, "maxValues": {"x": "9.0"}}
@@ -238,8 +238,8 @@ def test_no_absolute_value_equals_a_negative_number(root, where, rows, engine):
     assert table.scan(where, engine=engine).to_arrow_dataset().count_rows() == rows
 
 
-def test_infinite_times_have_no_year(root):
-    """They are NULL then, so that `IS NOT TRUE` must keep a file that may have one."""
+def test_infinite_timestamps_have_no_year(root):
+    """Their year is NULL, so `IS NOT TRUE` must keep a file that may have one."""
     schema = pa.schema([("w", pa.timestamp("us"))])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema, [])])
     known = {"minValues": {"w": "2024-01-01T00:00:00"}, "stats": '{"nullCount":{"w":0}}'}

@@ -1,4 +1,4 @@
-"""What is said of the rows in a file: true for every reader, or nothing."""
+"""File statistics: true for every reader, or absent."""
 
 import datetime as dt
 import decimal
@@ -52,11 +52,11 @@ def stats(values, kind, cut=CUT):
         ([dt.date(1969, 12, 31)], pa.date32(), ("1969-12-31", "1969-12-31", 0)),
     ],
 )
-def test_bounds_and_nulls(values, kind, expected):
+def test_bounds_and_null_counts(values, kind, expected):
     assert stats(values, kind) == expected
 
 
-def test_moments_that_python_has_no_value_for_are_unknown():
+def test_timestamps_outside_pythons_range_have_no_bounds():
     for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
         column = pa.array([0, 10**18], pa.int64()).cast(kind)
         found = compute_stats(pa.table({"x": column}), ["x"], CUT)
@@ -66,7 +66,7 @@ def test_moments_that_python_has_no_value_for_are_unknown():
     assert compute_stats(pa.table({"x": days}), ["x"], CUT).high == {}
 
 
-def test_long_texts_are_left_out_or_cut():
+def test_long_texts_are_dropped_or_truncated():
     long = "b" * 2000
     assert stats(["a", long], pa.string()) == (None, None, 0)
     cut = StatsTruncation(strategy="truncate")
@@ -85,7 +85,7 @@ def test_long_texts_are_left_out_or_cut():
 
 
 @given(st.text(alphabet="abcz\ud7ff", max_size=6), st.integers(1, 4))
-def test_what_is_cut_still_bounds(text, length):
+def test_truncated_bounds_still_hold(text, length):
     low, high = StatsTruncation(max_length=length, strategy="truncate").shorten(text, text)
     assert low <= text
     assert len(low) <= max(length, 0) or len(text) <= length
@@ -99,7 +99,7 @@ def footer(path, table, **how):
     return pq.read_metadata(path)
 
 
-def test_footers_of_several_row_groups(tmp_path):
+def test_footer_statistics_of_several_row_groups(tmp_path):
     table = pa.table(
         {
             "id": pa.array([5, 1, None, 9], pa.int64()),
@@ -128,7 +128,7 @@ def test_footers_of_several_row_groups(tmp_path):
     assert found.low["nested"] == {"id": "1"}
 
 
-def test_footers_say_nothing_of_columns_in_other_types(tmp_path):
+def test_footer_statistics_of_columns_with_other_types_are_ignored(tmp_path):
     stored = pa.table({"id": ["10", "9"], "n": pa.array([1, 2], pa.int32()), "gone": [1, 2]})
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("new", pa.int64())])
     found = read_footer_stats(footer(tmp_path / "a", stored), schema, CUT)
@@ -137,7 +137,7 @@ def test_footers_say_nothing_of_columns_in_other_types(tmp_path):
     assert found.nulls == {"id": 0, "n": 0}
 
 
-def test_footers_without_statistics(tmp_path):
+def test_footer_without_statistics(tmp_path):
     table = pa.table({"id": [1, 2]})
     assert (
         read_footer_stats(
@@ -157,7 +157,7 @@ def test_footers_without_statistics(tmp_path):
     assert (found.low, found.high) == ({"id": "5"}, {"id": "6"})
 
 
-def test_nans_are_counted_in_floats_alone():
+def test_nans_are_counted_in_float_columns_only():
     rows = pa.table({"x": [math.nan, 1.0, None, math.nan], "n": [1, 2, 3, 4], "s": ["nan"] * 4})
     rows = rows.append_column("r", pa.array([None, None, 1, 2], pa.float32()))
     assert compute_stats(rows, rows.column_names, CUT).nans == {"x": 2, "r": 0}

@@ -1,4 +1,4 @@
-"""From a plan to rows: real Parquet files, read by every engine, with the predicate applied."""
+"""Reading the rows of a plan: Parquet files read by every engine with the predicate applied."""
 
 import datetime as dt
 import math
@@ -68,7 +68,7 @@ def table(root):
 
 
 def expected(where):
-    """What DuckDB finds in all rows, put together by hand."""
+    """The rows DuckDB finds in all rows in memory."""
     parts = []
     for path, (values, ids) in FILES.items():
         rows = data(path, ids)
@@ -112,7 +112,7 @@ WHERE = [
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_every_engine_gives_the_matching_rows(table, where):
+def test_every_engine_returns_the_matching_rows(table, where):
     plan = table.scan(where)
     true = [name for (name,) in expected(where)]
     arrow = plan.to_arrow_dataset().to_table()
@@ -128,7 +128,7 @@ def test_every_engine_gives_the_matching_rows(table, where):
     assert plan.count() is None or plan.count() == len(true)
 
 
-def test_expressions_of_other_libraries_are_applied_too(table):
+def test_foreign_expressions_are_applied(table):
     for where in (
         pl.col("name").str.contains("[125]"),
         (pl.col("id") > 1) & pl.col("name").str.to_uppercase().is_in(["N1", "N2", "N5"]),
@@ -144,7 +144,7 @@ def test_partition_columns_come_from_the_log(table):
     assert [row["place"] for row in rows] == [None, "p"]
 
 
-def test_a_lazy_frame_reads_only_what_is_asked(table):
+def test_lazy_frame_reads_only_requested_columns_and_rows(table):
     frame = table.scan("id >= 1").to_polars()
     assert frame.select("id").collect().columns == ["id"]
     assert frame.filter(pl.col("x") > 4).select("name").collect().height == 4  # with a NaN
@@ -152,7 +152,7 @@ def test_a_lazy_frame_reads_only_what_is_asked(table):
     assert frame.select(pl.len()).collect().item() == 8
 
 
-def test_splits_cover_the_plan_and_carry_no_secret(table):
+def test_splits_cover_the_plan_and_contain_no_secret(table):
     plan = arrowlog.Table(table.uri, {"secret": "hunter2"}).scan("id >= 1 AND lower(name) <> 'n9'")
     parts = plan.splits(target_size=300)
     assert sorted(path for part in parts for path in part.paths) == sorted(plan.paths)
@@ -177,7 +177,7 @@ def test_splits_cover_the_plan_and_carry_no_secret(table):
         plan.splits("big")
 
 
-def test_splits_give_batches_that_are_never_the_whole(root):
+def test_splits_stream_batches(root):
     ids = pa.array(range(400_000), pa.int64())
     table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
     table.write(pa.table({"id": ids}))
@@ -191,7 +191,7 @@ def test_splits_give_batches_that_are_never_the_whole(root):
         batches.close()
 
 
-def test_splits_are_even(root):
+def test_splits_have_similar_sizes(root):
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(SCHEMA)])
     testing.write_commit(root, 1, [testing.add(f"{i}", size=10 + i % 3) for i in range(1000)])
     parts = arrowlog.Table(root).scan().splits(target_size=1000)
@@ -201,7 +201,7 @@ def test_splits_are_even(root):
     assert max(sizes) - min(sizes) < 30
 
 
-def test_rows_in_every_store(place):
+def test_rows_are_read_from_every_store(place):
     def put(path, rows):
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink)
@@ -219,7 +219,7 @@ def test_rows_in_every_store(place):
     assert sorted(rows["name"].to_pylist()) == ["n5", "n6", "n8"]
 
 
-def test_an_unreadable_partition_value_is_no_null(root):
+def test_unparsable_partition_value_is_not_null(root):
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(SCHEMA, ["day"])])
     testing.write_commit(root, 1, [testing.add("odd.parquet", {"day": "yesterday"})])
     plan = arrowlog.Table(root).scan("day IS NULL")
@@ -228,14 +228,14 @@ def test_an_unreadable_partition_value_is_no_null(root):
         plan.to_arrow_dataset()
 
 
-def test_what_cannot_be_evaluated_is_planned_and_then_refused(table):
+def test_unknown_function_is_planned_but_refused_when_reading(table):
     plan = table.scan("soundex(name) = 'x' AND id = 1")
     assert plan.num_files == 1
     with pytest.raises(arrowlog.InvalidRequest, match="soundex"):
         plan.to_arrow_dataset()
 
 
-def test_times_with_a_zone_come_out_of_duckdb(root):
+def test_timestamps_with_a_zone_in_duckdb(root):
     moment = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
     rows = pa.table({"at": pa.array([moment], pa.timestamp("us", tz="UTC"))})
     table = arrowlog.Table.create(root, rows.schema)

@@ -1,4 +1,4 @@
-"""compact, vacuum and skips, run as a person runs them."""
+"""The commands compact, vacuum and skips, run in a subprocess."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def table(root):
     return table
 
 
-def test_a_table_is_compacted_and_says_so(table, root):
+def test_compact_reports_what_it_did(table, root):
     planned = run("compact", str(root), "--dry-run")
     assert planned.returncode == 0, planned.stderr
     assert "planned  day=a" in planned.stdout
@@ -42,7 +42,7 @@ def test_a_table_is_compacted_and_says_so(table, root):
         ("compacted", 4),
         ("compacted", 3),
     ]
-    assert done.stderr == ""  # no bar where there is no terminal
+    assert done.stderr == ""  # no progress bar without a terminal
     shown = run("skips", str(root))
     assert broken in shown.stdout
     assert "1 file in cooldown." in shown.stdout
@@ -52,7 +52,7 @@ def test_a_table_is_compacted_and_says_so(table, root):
     assert [json.loads(line)["skip_count"] for line in counts] == [1, 2]
 
 
-def test_orphans_are_listed_then_deleted(table, root):
+def test_vacuum_lists_then_deletes_orphans(table, root):
     (root / "left.parquet").write_bytes(b"12345")
     os.utime(root / "left.parquet", (1, 1))
     planned = run("vacuum", str(root), "--dry-run")
@@ -67,7 +67,7 @@ def test_orphans_are_listed_then_deleted(table, root):
     assert not (root / "left.parquet").exists()
 
 
-def test_a_short_retention_is_refused_with_the_way_out(table, root):
+def test_vacuum_with_short_retention_requires_force(table, root):
     done = run("vacuum", str(root), "--older-than", "1h")
     assert done.returncode == 1
     assert "force" in done.stderr
@@ -75,7 +75,7 @@ def test_a_short_retention_is_refused_with_the_way_out(table, root):
     assert run("vacuum", str(root), "--older-than", "1h", "--force").returncode == 0
 
 
-def test_a_skip_is_recorded_with_its_reason(table, root):
+def test_skips_record_requires_a_reason(table, root):
     path = table.snapshot().files["path"][0].as_py()
     assert run("skips", str(root), "--record", path).returncode == 2
     done = run("skips", str(root), "--record", path, "--reason", "odd", "--cooldown", "1h")

@@ -1,4 +1,4 @@
-"""Partition bounds decide which manifests of a state are read, and never lose a file."""
+"""Partition bounds select the manifests of an Avro state to read, and never lose a file."""
 
 import os
 
@@ -42,7 +42,7 @@ def days(root):
     return root
 
 
-def test_only_the_manifests_that_may_match_are_read_and_each_once(days, monkeypatch):
+def test_only_manifests_that_may_match_are_read_once(days, monkeypatch):
     table = arrowlog.Table(days)
     reads = counted(table, monkeypatch)
     plan = table.scan("p = DATE '2024-01-03'")
@@ -56,7 +56,7 @@ def test_only_the_manifests_that_may_match_are_read_and_each_once(days, monkeypa
     assert len({*reads}) == 4
 
 
-def test_a_manifest_that_bounds_exclude_may_be_missing(days):
+def test_missing_manifest_is_ignored_if_bounds_exclude_it(days):
     for name in os.listdir(st.log_file(days, "manifests")):
         if not name.endswith("0002.avro"):
             os.remove(st.log_file(days, f"manifests/{name}"))
@@ -111,7 +111,7 @@ TESTS = [
 ]
 
 
-def test_no_bounds_of_text_lose_a_file(root):
+def test_text_bounds_lose_no_file(root):
     st.first_commit(root)
     groups = []
     for number, low in enumerate(TEXTS):
@@ -163,8 +163,8 @@ def test_manifests_are_skipped_by_text(root, monkeypatch, predicate, read):
     assert len(reads) == read
 
 
-def test_a_text_that_is_a_number_to_its_writer_is_not_lost(root):
-    """A writer for which NaN equals every number comes to these bounds, in this order of values."""
+def test_numeric_text_bounds_of_other_writers_lose_no_file(root):
+    """A writer for which NaN equals every number computes these bounds in this order of values."""
     st.first_commit(root)
     adds = [st.add(f"f{n}", text) for n, text in enumerate(["inf", "nan", "a", "m"])]
     path = st.manifest(root, "00000001", adds)

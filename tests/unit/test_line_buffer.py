@@ -1,4 +1,4 @@
-"""Two ways into the buffer, one result: a file at a time in place, or many small ones together."""
+"""The line buffer: adding files one by one or many small ones at once gives the same content."""
 
 from itertools import accumulate
 
@@ -88,7 +88,7 @@ def check(window, names, texts):
 
 
 @given(FILES)
-def test_one_by_one_no_line_is_lost(files):
+def test_append_loses_no_line(files):
     window, names = LineBuffer(1 << 20), [f"{number}.json" for number in range(len(files))]
     for number, (text, _) in enumerate(files):
         window.append(names[number], number, text)
@@ -96,7 +96,7 @@ def test_one_by_one_no_line_is_lost(files):
 
 
 @given(FILES, st.integers(0, 20))
-def test_together_no_line_is_lost_and_only_adds_are_left_in(files, cut):
+def test_fill_loses_no_line_and_separates_non_adds(files, cut):
     window, names = LineBuffer(1 << 20), [f"{number}.json" for number in range(len(files))]
     raws = [compress(text, codec) for text, codec in files]
     for part in (slice(0, cut), slice(cut, None)):
@@ -110,7 +110,7 @@ def test_together_no_line_is_lost_and_only_adds_are_left_in(files, cut):
 
 
 @given(FILES)
-def test_what_is_too_much_together_goes_in_one_by_one(files):
+def test_fill_beyond_the_limit_appends_one_by_one(files):
     names = [f"{number}.json" for number in range(len(files))]
     raws = [compress(text, codec) for text, codec in files]
     with pytest.MonkeyPatch.context() as patch:
@@ -121,7 +121,7 @@ def test_what_is_too_much_together_goes_in_one_by_one(files):
 
 
 @given(FILES, FILES, FILES)
-def test_one_by_one_and_together_go_into_one_window(first, then, last):
+def test_append_and_fill_can_be_mixed(first, then, last):
     window = LineBuffer(1 << 20)
     files = [text for text, _ in (*first, *then, *last)]
     names = [f"{number}.json" for number in range(len(files))]
@@ -136,7 +136,7 @@ def test_one_by_one_and_together_go_into_one_window(first, then, last):
     check(window, names, files)
 
 
-def test_files_are_unpacked_and_the_buffer_is_used_again():
+def test_files_are_decompressed_and_the_buffer_is_reused():
     window = LineBuffer(1 << 20)
     big = b'{"add":{"path":"a"}}\n' * 20_000
     raws = [compress(big, "gzip"), compress(big, "zstd"), big]
@@ -149,7 +149,7 @@ def test_files_are_unpacked_and_the_buffer_is_used_again():
     assert bytes(window.view) == big
 
 
-def test_a_file_beyond_the_limit_is_refused():
+def test_file_beyond_the_limit_is_refused():
     with pytest.raises(LogCorrupt, match="more than 10 bytes"):
         LineBuffer(10).append("f", 0, b"x" * 11)
     with pytest.raises(LogCorrupt, match="empty"):
@@ -158,7 +158,7 @@ def test_a_file_beyond_the_limit_is_refused():
 
 @pytest.mark.parametrize(("wrong", "told"), [(b"x" * 11, "more than 10 bytes"), (b"", "empty")])
 @pytest.mark.parametrize("at", [0, 5, 11])
-def test_of_many_the_wrong_one_is_named(wrong, told, at):
+def test_invalid_file_among_many_is_named(wrong, told, at):
     raws = [b"x" * 9 + b"\n"] * 12
     raws[at] = wrong
     names = [str(number) for number in range(12)]

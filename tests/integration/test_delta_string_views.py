@@ -1,6 +1,6 @@
-"""Files that delta-rs has written with views of texts: filters on their texts work everywhere.
+"""Files that delta-rs wrote with string views: filters on their strings work in every reader.
 
-Arrow cannot compare the bounds of a row group in such a file with a column of texts.
+Arrow cannot compare the bounds of a row group in such a file with a string column.
 """
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ CONDITIONS = {
 
 @pytest.fixture
 def views(root):
-    """Three files, of which the second and third have views of texts."""
+    """Three files, of which the second and third have string views."""
     write_deltalake(root, pa.table({"id": [1, 2], "s": ["a", "c"]}))
     for ids, texts in (([3, 4], ["", "z"]), ([5, 6], ["", "z"])):
         rows = pa.table({"id": ids, "s": texts})
@@ -34,7 +34,7 @@ def views(root):
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_filters_on_texts_find_the_same_rows_in_every_reader(views, condition):
+def test_filters_on_string_views_find_the_same_rows_in_every_reader(views, condition):
     table = arrowlog.Table(views)
     every = table.to_arrow().to_pylist()
     expected = sorted(row["id"] for row in every if row["s"] in CONDITIONS[condition])

@@ -1,4 +1,4 @@
-"""NaN, infinities and stranger values in predicates: one meaning in all forms, or a typed error."""
+"""NaN, infinities and unusual values in predicates: one meaning in all forms, or a typed error."""
 
 import datetime as dt
 import decimal
@@ -83,7 +83,7 @@ def ids(table, where):
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_every_form_means_what_duckdb_means(tables, form, value):
+def test_every_form_equals_duckdb(tables, form, value):
     with duckdb.connect() as con:
         con.register("rows", rows())
         for column, op in itertools.product(("f", "g"), OPS):
@@ -93,7 +93,7 @@ def test_every_form_means_what_duckdb_means(tables, form, value):
                 assert ids(table, FORMS[form](column, op, value)) == true, (column, op)
 
 
-def test_lists_and_ranges_of_them(tables):
+def test_lists_and_ranges_with_nan_and_infinity(tables):
     col, nan = pl.col("f"), math.nan
     for where, true in (
         ([("f", "in", [math.nan, 1.0])], [0, 1]),
@@ -232,7 +232,7 @@ def ask(table, make):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyarrow's repr
 @pytest.mark.parametrize("number", range(len(ODD)))
-def test_odd_values_are_compared_or_refused_in_our_words(mixed, number):
+def test_unusual_values_are_compared_or_raise_invalid_request(mixed, number):
     value = ODD[number]
     for name in SCHEMA.names:
         for op in ("=", "<", ">=", "in", "between", "like", "<=>"):
@@ -248,7 +248,7 @@ def test_odd_values_are_compared_or_refused_in_our_words(mixed, number):
             ask(mixed, make)
 
 
-def test_a_day_beyond_every_type_is_refused(mixed):
+def test_date_out_of_range_is_refused(mixed):
     with pytest.raises(
         arrowlog.InvalidRequest, match="The date is outside the range of every column type"
     ):

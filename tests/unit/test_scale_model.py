@@ -1,4 +1,4 @@
-"""The model of large tables: its arithmetic, the race it simulates, and the document it fills."""
+"""The scale model: arithmetic, simulated races, and the document it fills."""
 
 import json
 from dataclasses import replace
@@ -11,25 +11,25 @@ C = scale.known()
 
 
 @pytest.mark.thorough
-def test_the_tables_of_the_document_are_those_of_the_model():
+def test_document_tables_match_the_model():
     with open(scale.DOCUMENT) as file:
         text = file.read()
     assert scale.filled(text, C) == text, "run python -m benchmarks.scale --write"
 
 
-def test_a_table_that_the_document_has_no_place_for_is_told():
+def test_table_without_a_place_in_the_document_raises():
     with pytest.raises(SystemExit, match="no place for the table constants"):
         scale.filled("nothing", C)
 
 
-def test_constants_are_numbers_above_zero():
+def test_constants_are_positive():
     for name, value in C.items():
         if name not in ("machine", "sizes", "checked", "quiet"):
             assert value > 0, name
     assert json.loads(json.dumps(C)) == C
 
 
-def test_twice_the_files_are_twice_the_work():
+def test_costs_are_linear_in_files():
     for function in (costs.in_process, costs.checkpoint_bytes):
         one, two = function(C, 10**6), function(C, 2 * 10**6)
         if isinstance(one, dict):
@@ -40,7 +40,7 @@ def test_twice_the_files_are_twice_the_work():
     assert costs.on_spark(C, 0, 2) > 0  # a job takes its time whatever it is about
 
 
-def test_a_log_of_small_commits_by_hand():
+def test_costs_of_small_commits_match_manual_arithmetic():
     c = {"commit_bytes": 400, "commit_bytes_per_add": 60, "commit_bytes_per_remove": 20}
     load = costs.Load(adds=5, merged=10, commits=2, retention_days=3)
     assert costs.commit_size(c, load) == pytest.approx(400 + 5.5 * 60 + 5 * 20)
@@ -49,7 +49,7 @@ def test_a_log_of_small_commits_by_hand():
     assert load.tail == 2 * 600
 
 
-def test_a_plan_grows_with_the_groups_it_reads_and_not_with_the_table():
+def test_plan_cost_grows_with_row_groups_not_with_the_table():
     small, large = (replace(costs.ASKED, files=files) for files in (10**6, 10**8))
     before, after = costs.cold_plan(C, small), costs.cold_plan(C, large)
     assert after["tail"] == before["tail"]
@@ -57,26 +57,26 @@ def test_a_plan_grows_with_the_groups_it_reads_and_not_with_the_table():
     assert after["groups"] < before["groups"] * 10  # of a hundred times the files
 
 
-def test_one_writer_alone_makes_a_commit_for_each_round_trip():
+def test_one_writer_commits_once_per_round_trip():
     found = slots.race(1, 0.02, 0.02, 30)
     assert found["rate"] == pytest.approx(1 / (0.02 * (1 + slots.JITTER)), rel=0.05)
     assert found["tries"] == 1
 
 
 @pytest.mark.parametrize("writers", [2, 4, 16])
-def test_a_crowd_is_no_faster_than_one_and_not_much_slower(writers):
+def test_concurrent_writers_have_about_the_rate_of_one(writers):
     found = slots.race(writers, 0.02, 0.02, 30)
     assert 0.75 / 0.021 < found["rate"] < 1.02 / 0.02
     assert found["tries"] > 1
     assert found["p99"] > found["p50"]
 
 
-def test_the_same_seed_is_the_same_race():
+def test_same_seed_gives_the_same_race():
     assert slots.race(4, 0.02, 0.02, 5, seed=3) == slots.race(4, 0.02, 0.02, 5, seed=3)
     assert slots.race(4, 0.02, 0.02, 5, seed=3) != slots.race(4, 0.02, 0.02, 5, seed=4)
 
 
-def test_a_committer_that_gathers_keeps_up_with_any_rate():
+def test_batching_committer_keeps_up_with_any_rate():
     for rate in (10, 100, 2000):
         found = slots.batched(rate, 0.02, 0.0, 30)
         assert found["rate"] == pytest.approx(rate, rel=0.15)
@@ -87,14 +87,14 @@ def test_a_committer_that_gathers_keeps_up_with_any_rate():
     assert patient["p50"] > 100
 
 
-def test_numbers_are_written_for_people():
+def test_numbers_are_formatted():
     assert written.span(59.9) == "60 s"
     assert written.span(200_000) == "2.3 days"
     assert written.size(5) == "5 B"
     assert written.grid(("a", "b"), [(1, 2)]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
-def test_the_log_that_is_built_is_the_one_that_is_counted(tmp_path):
+def test_built_log_matches_the_counts(tmp_path):
     import arrowlog
 
     root = beyond.build(str(tmp_path), 1050, 100)

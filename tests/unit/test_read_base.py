@@ -1,4 +1,4 @@
-"""The transitions of what a tracker knows: each returns a new value and changes nothing else."""
+"""State transitions of a snapshot tracker: each returns a new value and changes nothing else."""
 
 from dataclasses import FrozenInstanceError, fields
 from types import SimpleNamespace
@@ -74,7 +74,7 @@ TRANSITIONS = {
 
 
 @pytest.mark.parametrize("name", TRANSITIONS)
-def test_a_transition_changes_these_fields_and_no_others(name):
+def test_transition_changes_only_its_fields(name):
     after, changed = TRANSITIONS[name]
     before = {item.name: getattr(READ, item.name) for item in fields(ReadBase)}
     assert {item.name: getattr(after, item.name) for item in fields(ReadBase)} == before | changed
@@ -86,12 +86,12 @@ def test_every_transition_is_in_the_table():
     assert public == set(TRANSITIONS) | decisions
 
 
-def test_a_base_cannot_be_changed():
+def test_read_base_is_immutable():
     with pytest.raises(FrozenInstanceError):
         READ.snapshot = NEW
 
 
-def test_a_tip_is_remembered_while_there_is_no_snapshot():
+def test_tip_is_kept_without_a_snapshot():
     assert ReadBase().with_tip(tip(1)).tip == tip(1)
 
 
@@ -110,9 +110,7 @@ def test_a_tip_is_remembered_while_there_is_no_snapshot():
         (READ.after_own_commit().after_refresh(105.0, 4), 105.0, 10.0, False),
     ],
 )
-def test_an_answer_is_served_while_it_is_recent_and_has_every_own_commit(
-    base, now, max_age, served
-):
+def test_snapshot_is_served_while_recent_and_with_all_own_commits(base, now, max_age, served):
     assert base.may_be_served(now, max_age) is served
 
 
@@ -125,7 +123,7 @@ def test_an_answer_is_served_while_it_is_recent_and_has_every_own_commit(
         (snapshot(3, gap="4"), True, False),
     ],
 )
-def test_a_snapshot_that_ends_at_a_gap_is_no_base_where_gaps_are_errors(known, strict, may):
+def test_snapshot_ending_at_a_gap_is_not_refreshed_in_strict_mode(known, strict, may):
     assert ReadBase(known).may_be_refreshed(strict=strict) is may
 
 
@@ -140,5 +138,5 @@ def test_a_snapshot_that_ends_at_a_gap_is_no_base_where_gaps_are_errors(known, s
         (ReadBase(snapshot(3, warnings=["gap"]), tip(3), unsaved_commits=64), False),
     ],
 )
-def test_what_is_saved_to_disk(base, worth):
+def test_snapshots_worth_saving_to_disk(base, worth):
     assert base.is_worth_saving(64) is worth

@@ -1,4 +1,4 @@
-"""How much memory a process may have, and the words when a log takes more."""
+"""The memory limit of the process, and the error when a log exceeds it."""
 
 import pyarrow as pa
 import pytest
@@ -25,7 +25,7 @@ def groups(tmp_path, monkeypatch):
     return shown
 
 
-def test_the_least_of_all_limits_counts(groups):
+def test_smallest_limit_applies(groups):
     assert memory_limit.memory_limit_bytes() is None
     groups["/proc/meminfo"] = "MemTotal: 4000 kB\nMemFree: 1 kB\nSwapTotal: 0 kB\n"
     assert memory_limit.memory_limit_bytes() == 4000 << 10
@@ -40,27 +40,27 @@ def test_the_least_of_all_limits_counts(groups):
     assert memory_limit.memory_limit_bytes() == 2_000_000
 
 
-def test_where_nobody_can_tell_nothing_is_refused(groups):
+def test_unknown_memory_use_refuses_nothing(groups):
     assert memory_limit.used_memory_bytes() == 0
     memory_limit.check_memory("t", 1 << 40, 0)
     memory_limit.check_memory("t", 1 << 40, 1)
 
 
-def test_a_small_log_is_never_too_large(monkeypatch):
+def test_small_log_is_never_refused(monkeypatch):
     monkeypatch.setattr(memory_limit, "used_memory_bytes", lambda: 1 << 40)
     memory_limit.check_memory("t", 1000, 1)
     with pytest.raises(arrowlog.LogTooLarge, match="1,048,576 of 100 MB"):
         memory_limit.check_memory("t", 1 << 30, 100 << 20)
 
 
-def test_what_is_free_to_be_given_back_does_not_count(monkeypatch):
+def test_reclaimable_memory_is_not_counted(monkeypatch):
     sizes = iter([95, 80])
     monkeypatch.setattr(memory_limit, "used_memory_bytes", lambda: next(sizes))
     memory_limit.check_memory("t", 1 << 30, 100)
 
 
 @pytest.mark.promise("security.bounded_memory")
-def test_a_log_that_is_too_large_is_told_in_words(tmp_path, monkeypatch):
+def test_too_large_log_raises_log_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(memory_limit, "CHECK_FROM_BYTES", 1)
 
     testing.write_commit(

@@ -1,4 +1,4 @@
-"""Opening tables of protocol 4: states as commits, states beside commits, and damaged ones."""
+"""Opening tables of protocol 4: states as commits, states with commits, and damaged states."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def scala(root):
     return root
 
 
-def test_the_newest_state_is_read_without_a_pointer(scala):
+def test_newest_state_is_read_without_a_pointer(scala):
     table = arrowlog.Table(scala)
     snapshot = table.snapshot()
     assert snapshot.version == 3
@@ -43,7 +43,7 @@ def test_the_newest_state_is_read_without_a_pointer(scala):
     assert snapshot.files["min.id"].to_pylist() == [1, 3]
 
 
-def test_a_pointer_that_lags_or_leads_nowhere_changes_nothing(scala):
+def test_stale_or_dangling_pointer_changes_nothing(scala):
     for version in (1, 3, 9):
         st.pointer(scala, version)
         assert arrowlog.Table(scala).snapshot().version == 3
@@ -64,7 +64,7 @@ def test_every_version_can_be_read_by_number_and_by_time(scala):
         table.snapshot(version=4)
 
 
-def test_a_state_of_version_0_that_lies_is_not_used(scala):
+def test_inconsistent_state_of_version_0_is_not_used(scala):
     st.write_state(scala, 0, [[st.add("lie")]], createdAt=st.CREATED + 10_000)
     table = arrowlog.Table(scala)
     assert paths(table, version=0) == []
@@ -81,7 +81,7 @@ def test_a_state_of_version_0_that_lies_is_not_used(scala):
         table.snapshot(version=0)
 
 
-def test_a_folder_without_its_file_is_a_failed_write(scala):
+def test_state_folder_without_its_file_is_ignored(scala):
     os.makedirs(st.log_file(scala, "state-v00000000000000000009"))
     table = arrowlog.Table(scala)
     assert table.snapshot().version == 3
@@ -89,7 +89,7 @@ def test_a_folder_without_its_file_is_a_failed_write(scala):
     assert not table.snapshot().report.warnings
 
 
-def test_later_commits_apply_to_the_state_and_revive(scala):
+def test_later_commits_apply_to_the_state_and_readd_files(scala):
     testing.write_commit(scala, 4, [st.add("b", "y", 9), testing.remove("a")])
     table = arrowlog.Table(scala)
     assert table.snapshot().version == 4
@@ -107,7 +107,7 @@ def test_commits_below_a_state_are_not_applied(scala):
         arrowlog.Table(scala).snapshot(version=1)
 
 
-def test_the_entry_in_the_later_manifest_counts(root):
+def test_entry_in_the_later_manifest_wins(root):
     st.first_commit(root)
     st.write_state(root, 1, [[st.add("a", "x", 1), st.add("b", "x", 2)], [st.add("a", "x", 7)]])
     snapshot = arrowlog.Table(root).snapshot()
@@ -116,7 +116,7 @@ def test_the_entry_in_the_later_manifest_counts(root):
     assert "says that it has 3 files" in " ".join(snapshot.report.warnings)
 
 
-def test_a_removed_path_stays_dead_in_every_manifest(root):
+def test_tombstone_applies_to_every_manifest(root):
     st.first_commit(root)
     st.write_state(root, 1, [[st.add("a")], [st.add("a"), st.add("b")]], tombstones=["a"])
     assert paths(arrowlog.Table(root)) == ["b"]
@@ -124,14 +124,14 @@ def test_a_removed_path_stays_dead_in_every_manifest(root):
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "zstandard"])
 @pytest.mark.parametrize("fields", [21, 25])
-def test_codecs_and_both_sets_of_fields(root, codec, fields):
+def test_every_codec_and_both_field_sets(root, codec, fields):
     st.first_commit(root)
     st.write_state(root, 1, [[st.add("a", "x", 1, numRecords=5)]], codec=codec, fields=fields)
     snapshot = arrowlog.Table(root).snapshot()
     assert (snapshot.num_files, snapshot.num_records) == (1, 5)
 
 
-def test_metadata_comes_from_the_state_then_from_commits_then_from_other_states(root):
+def test_metadata_precedence_is_state_commits_other_states(root):
     other = pa.schema([("other", pa.int32())])
     st.first_commit(root)
     text = testing.lines([testing.metadata(other)]).decode()
@@ -146,7 +146,7 @@ def test_metadata_comes_from_the_state_then_from_commits_then_from_other_states(
         arrowlog.Table(root).snapshot()
 
 
-def test_doc_mappings_are_looked_up_under_both_spellings(root):
+def test_doc_mappings_are_resolved_under_both_spellings(root):
     st.first_commit(root, configuration={"docMappingSchema.three": "[3]"})
     adds = [st.add(f"f{ref}", docMappingRef=ref) for ref in ("one", "two", "three", "nowhere")]
     registry = {"one": "[1]", "docMappingSchema.two": "[2]"}
@@ -156,14 +156,14 @@ def test_doc_mappings_are_looked_up_under_both_spellings(root):
     assert "the doc mapping nowhere" in " ".join(snapshot.report.warnings)
 
 
-def test_the_table_never_looks_older_than_it_is(scala):
+def test_damaged_newest_state_raises_instead_of_an_older_version(scala):
     st.flip(st.log_file(scala, st.state_path(3)))
     with pytest.raises(LogCorrupt, match="state-v00000000000000000003"):
         arrowlog.Table(scala).snapshot()
     assert paths(arrowlog.Table(scala), version=2) == ["a", "b", "c"]
 
 
-def test_a_missing_manifest_is_an_error_that_names_it(scala):
+def test_missing_manifest_raises_with_its_name(scala):
     os.remove(st.log_file(scala, "manifests/manifest-two.avro"))
     table = arrowlog.Table(scala)
     with pytest.raises(LogCorrupt, match="manifest-two"):
@@ -189,7 +189,7 @@ def test_commits_bridge_a_damaged_state(root, what):
     assert "was not used" in " ".join(table.snapshot().report.warnings)
 
 
-def test_a_newer_format_or_protocol_is_refused(scala):
+def test_newer_format_or_protocol_is_refused(scala):
     for changed in ({"formatVersion": 2}, {"protocolVersion": 5}):
         st.put_state(scala, 4, [], **changed)
         with pytest.raises(UnsupportedProtocol):
@@ -211,7 +211,7 @@ def test_data_files_outside_the_table_are_refused(root):
     assert paths(arrowlog.Table(root, allow_outside_paths=True)) == ["../a"]
 
 
-def test_bare_manifest_names_are_in_the_folder_of_the_state(root):
+def test_bare_manifest_names_resolve_to_the_state_folder(root):
     st.first_commit(root)
     data = st.container(st.entry_schema(), [st.entry(st.add("a"))])
     testing.write_file(root, "state-v00000000000000000001/part.avro", data)
@@ -219,7 +219,7 @@ def test_bare_manifest_names_are_in_the_folder_of_the_state(root):
     assert paths(arrowlog.Table(root)) == ["a"]
 
 
-def test_a_handle_follows_states_and_commits(scala):
+def test_handle_refreshes_over_states_and_commits(scala):
     table = arrowlog.Table(scala)
     assert table.snapshot().version == 3
     assert table.snapshot() is table.snapshot()
@@ -233,7 +233,7 @@ def test_a_handle_follows_states_and_commits(scala):
     assert paths(table) == ["f"]
 
 
-def test_a_table_that_was_created_again_is_another_one(scala):
+def test_recreated_table_is_detected(scala):
     table = arrowlog.Table(scala)
     assert paths(table) == ["a", "c"]
     shutil.rmtree(scala)
@@ -250,7 +250,7 @@ def test_snapshots_pickle_without_the_store(scala):
     assert pickle.loads(data).files["path"].to_pylist() == ["a", "c"]
 
 
-def test_time_travel_below_a_state_that_was_purged(scala):
+def test_time_travel_below_a_purged_state(scala):
     shutil.rmtree(st.log_file(scala, "state-v00000000000000000002"))
     table = arrowlog.Table(scala)
     assert table.earliest_version == 3
@@ -263,7 +263,7 @@ def codes(root):
     return {finding.code: finding for finding in arrowlog.doctor(root, data_files=False)}
 
 
-def test_the_doctor_names_what_is_wrong_with_states(scala):
+def test_doctor_reports_problems_of_states(scala):
     st.pointer(scala, 3)
     assert not {code for code in codes(scala) if code.startswith(("state", "manifest", "commit"))}
     st.write_state(scala, 0, [[st.add("lie")]], createdAt=st.CREATED + 10_000)
@@ -284,7 +284,7 @@ def test_the_doctor_names_what_is_wrong_with_states(scala):
     assert "manifest-two" in found["manifest-missing"].where
 
 
-def test_the_doctor_compares_counts_and_times(root):
+def test_doctor_compares_counts_and_times_of_states(root):
     st.first_commit(root)
     st.write_state(root, 1, [[st.add("a"), st.add("b")]], numFiles=7)
     st.write_state(root, 2, [[st.add("a"), st.add("b")]], numFiles=7, createdAt=5)
@@ -296,7 +296,7 @@ def test_the_doctor_compares_counts_and_times(root):
     assert found["state-broken"].severity == "error"
 
 
-def test_the_disk_cache_hides_no_state(scala, tmp_path):
+def test_disk_cache_hides_no_newer_state(scala, tmp_path):
     options = {"snapshotCache.path": str(tmp_path / "copies")}
     assert paths(arrowlog.Table(scala, options=options)) == ["a", "c"]
     testing.write_commit(scala, 4, [st.add("e")])
@@ -317,7 +317,7 @@ def purged(root):
     return root
 
 
-def test_history_tells_what_is_left_after_a_purge(purged):
+def test_history_after_a_purge_names_unreadable_versions(purged):
     table = arrowlog.Table(purged)
     history = table.history().select(["version", "adds", "removes"]).to_pylist()
     known = {row["version"]: (row["adds"], row["removes"]) for row in history}
@@ -343,7 +343,7 @@ def test_history_tells_what_is_left_after_a_purge(purged):
     assert table.earliest_version == 4
 
 
-def test_versions_that_were_purged_are_errors_that_name_them(purged):
+def test_purged_versions_raise_with_their_number(purged):
     table = arrowlog.Table(purged)
     for version in (2, 3):
         with pytest.raises(LogCorrupt, match=f"state of version {version}") as raised:
@@ -363,7 +363,7 @@ def test_vacuum_and_cleanup_of_a_purged_table(purged):
     assert arrowlog.Table(purged).history()["version"].to_pylist() == [6]
 
 
-def test_history_begins_with_a_version_that_can_be_read(purged):
+def test_history_starts_with_a_readable_version(purged):
     os.remove(st.log_file(purged, f"{0:020d}.json"))
     fields = testing.metadata(st.SCHEMA, st.PARTITIONS)
     shutil.rmtree(os.path.dirname(st.log_file(purged, st.state_path(1))))
@@ -379,7 +379,7 @@ def test_history_begins_with_a_version_that_can_be_read(purged):
     assert table.query("SELECT count(*) AS n FROM file_lifetimes")["n"][0].as_py() == 7
 
 
-def test_doc_mappings_of_later_commits_are_looked_up_too(root):
+def test_doc_mappings_of_later_commits_are_resolved(root):
     configuration = {"docMappingSchema.ref2": '["two"]'}
     st.first_commit(root, configuration=configuration)
     st.write_state(
@@ -395,7 +395,7 @@ def test_doc_mappings_of_later_commits_are_looked_up_too(root):
     assert found == {"a": '["one"]', "b": '["two"]', "c": '["one"]', "d": None}
 
 
-def test_the_fixes_of_the_doctor_mend_the_pointer_and_name_the_repair(scala):
+def test_doctor_fixes_for_states_correct_the_pointer_or_suggest_repair(scala):
     st.pointer(scala, 1)
     found = {item.code: item for item in arrowlog.doctor(scala, data_files=False)}
     assert found["pointer-stale"].fix.startswith("table.checkpoint()")

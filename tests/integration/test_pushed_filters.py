@@ -1,4 +1,4 @@
-"""Filters that come after the plan: files that cannot match are not opened, by any reader."""
+"""Filters applied after planning: files that cannot match are not opened by any reader."""
 
 import datetime as dt
 import math
@@ -187,7 +187,7 @@ def test_duckdb_opens_only_files_that_may_match(root, table, case):
         del dataset, events, plan
 
 
-def test_a_table_poses_as_a_dataset_for_duckdb_only(table):
+def test_table_is_a_dataset_for_duckdb_only(table):
     plan = table.scan("id < 50")
     assert not isinstance(table, ds.Dataset)
     assert not isinstance(plan, ds.Dataset)
@@ -195,13 +195,13 @@ def test_a_table_poses_as_a_dataset_for_duckdb_only(table):
     assert pickle.loads(pickle.dumps(plan)).num_files == replace(plan).num_files == plan.num_files
 
 
-def test_polars_scans_the_dataset_with_its_filter(root, table):
+def test_polars_pushes_filters_into_the_dataset(root, table):
     dataset = table.scan().to_arrow_dataset()
     keep_only(root, table, "part = 7")
     assert pl.scan_pyarrow_dataset(dataset).filter(COL("id") == 75).collect().height == 1
 
 
-def test_the_first_rows_take_the_first_files(root, table):
+def test_head_reads_only_the_first_files(root, table):
     frame, dataset = table.scan().to_polars(), table.scan().to_arrow_dataset()
     for path in table.scan().paths[1:]:
         os.remove(root / path)
@@ -213,7 +213,7 @@ def test_the_first_rows_take_the_first_files(root, table):
         dataset.head(ROWS + 1)
 
 
-def test_nothing_is_opened_before_rows_are_read(root, table):
+def test_no_file_is_opened_before_rows_are_read(root, table):
     plan = table.scan("id >= 0 AND id % 2 = 0")
     for path in table.scan().paths:
         os.remove(root / path)
@@ -230,7 +230,7 @@ def test_nothing_is_opened_before_rows_are_read(root, table):
 
 @pytest.fixture
 def columns_read(monkeypatch):
-    """The columns that every read asks the files for."""
+    """The columns that each read requests."""
     asked = []
     read = RowReader.batches
 
@@ -242,7 +242,7 @@ def columns_read(monkeypatch):
     return asked
 
 
-def test_only_columns_that_are_needed_are_read(table, columns_read):
+def test_only_needed_columns_are_read(table, columns_read):
     table.scan().to_polars().filter(COL("id") == 75).select("x").collect()
     dataset = table.scan().to_arrow_dataset()
     dataset.to_table(columns=["x"], filter=FIELD("id") == 75)
@@ -253,8 +253,8 @@ def test_only_columns_that_are_needed_are_read(table, columns_read):
 
 
 @pytest.mark.parametrize("per_file", [1, 2])
-def test_later_filters_follow_the_rules_of_their_engine(root, per_file):
-    """NaN, both zeros and NULL, beside the same filter on rows in memory."""
+def test_pushed_filters_follow_their_engines_semantics(root, per_file):
+    """NaN, both zeros and NULL, compared with the same filter on rows in memory."""
     values = [math.nan, 7.0, 0.0, -0.0, None, math.inf, math.nan, 1.0]
     everything = pa.table({"id": range(len(values)), "x": pa.array(values, pa.float64())})
     table = arrowlog.Table.create(root, everything.schema)
@@ -300,7 +300,7 @@ def test_polars_compares_32_bit_floats_in_32_bits(root, partitions):
     assert made.scan(single == 0.1).to_polars().collect().is_empty()  # a double, as in DuckDB
 
 
-def test_a_dataset_is_one_for_other_libraries_too(root, table, tmp_path):
+def test_dataset_works_with_other_libraries(root, table, tmp_path):
     dataset = table.scan("part = 7").to_arrow_dataset()
     again = pickle.loads(pickle.dumps(dataset.filter(FIELD("id") < 75)))
     assert again.to_table()["id"].to_pylist() == [70, 71, 72, 73, 74]
@@ -317,14 +317,14 @@ def test_a_dataset_is_one_for_other_libraries_too(root, table, tmp_path):
         dataset.get_fragments()
     fragments = list(table.scan().to_arrow_dataset().get_fragments(FIELD("id") == 75))
     assert [fragment.path for fragment in fragments] == dataset.files
-    # What bypasses the methods fails; it does not return other rows than the dataset has.
+    # Access that bypasses the methods fails instead of returning wrong rows.
     with pytest.raises(FileNotFoundError, match="read this dataset with its own methods"):
         ds.Scanner.from_dataset(dataset).to_table()
     with pytest.raises(pa.ArrowInvalid, match="No match for FieldRef"):
         dataset.to_table(columns=["unknown"])
 
 
-def test_splits_take_later_filters(table):
+def test_splits_accept_pushed_filters(table):
     splits = pickle.loads(pickle.dumps(table.scan("part IN (7, 8)").splits(1)))
     found = [split.to_arrow_dataset().to_table(filter=FIELD("id") == 75) for split in splits]
     assert sum(part.num_rows for part in found) == 1
@@ -333,7 +333,7 @@ def test_splits_take_later_filters(table):
 
 
 @pytest.mark.promise("scan.later_filters_skip_files")
-def test_a_table_is_read_in_one_line(root, table):
+def test_table_readers_skip_files_by_later_filters(root, table):
     readers = table.to_polars(), table.to_arrow_dataset(), table.to_duckdb()
     keep_only(root, table, "part = 7")
     again = table.to_polars(), table.to_arrow_dataset(), table.to_duckdb()
@@ -356,7 +356,7 @@ def test_a_table_is_read_in_one_line(root, table):
     assert plan.schema.equals(SCHEMA)
 
 
-def test_a_table_is_a_stream_of_its_rows(table):
+def test_table_exports_an_arrow_stream(table):
     assert table.schema.equals(SCHEMA)
     assert table.to_arrow(columns=["id"]).sort_by("id")["id"].to_pylist() == list(
         range(FILES * ROWS)

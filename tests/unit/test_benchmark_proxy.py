@@ -1,4 +1,4 @@
-"""The wire of the benchmarks: what it counts and how long it is decides what they say."""
+"""The benchmark proxy: request counts and delays."""
 
 import http.client
 import threading
@@ -33,7 +33,7 @@ class Echo(BaseHTTPRequestHandler):
         pass
 
 
-def test_bytes_arrive_whole_and_late_and_are_counted(caplog):
+def test_bytes_arrive_complete_delayed_and_counted(caplog):
     from benchmarks.proxy import Proxy
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
@@ -62,7 +62,7 @@ METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD")
     st.lists(st.tuples(st.sampled_from(METHODS), st.binary(max_size=40)), max_size=6),
     st.lists(st.integers(1, 30), min_size=1, max_size=20),
 )
-def test_requests_are_found_however_they_are_cut(requests, cuts):
+def test_requests_are_found_in_any_chunking(requests, cuts):
     from benchmarks.proxy import Requests
 
     stream = b"".join(

@@ -1,4 +1,4 @@
-"""Parquet files as other writers leave them: odd names, old times, and values that are equal."""
+"""Parquet files of other writers: unusual names, old timestamps, and equal values."""
 
 import datetime as dt
 import math
@@ -40,7 +40,7 @@ def every_way(plan):
     with duckdb.connect() as con:
         con.execute("SET TimeZone = 'UTC'").fetchall()
         relation = plan.to_duckdb(con)
-        for _ in range(2):  # a relation can be asked again
+        for _ in range(2):  # a relation can be queried again
             yield relation.order("id").to_arrow_table().to_pylist()
     batches = [batch for split in plan.splits(1) for batch in split.batches()]
     yield pa.Table.from_batches(batches, SCHEMA).sort_by("id").to_pylist()
@@ -58,7 +58,7 @@ LETTERS = [
 
 
 @pytest.mark.parametrize(("where", "ids"), LETTERS, ids=range(len(LETTERS)))
-def test_columns_in_other_letters_are_the_columns(table, where, ids):
+def test_columns_with_different_case_are_read(table, where, ids):
     right = pa.table({"id": [1, 2], "name": [None, "b"]})
     other = pa.table({"NAME": ["c", "d"], "extra": [0, 0], "Id": [3, 4], "P": [9.0, 9.0]})
     plan = table((right, "1", {}), (other, "2", {})).scan(where)
@@ -69,20 +69,20 @@ def test_columns_in_other_letters_are_the_columns(table, where, ids):
     assert plan.to_polars().select("name").collect().height == len(ids)
 
 
-def test_two_columns_in_other_letters_are_refused(table):
+def test_ambiguous_column_case_is_refused(table):
     plan = table((pa.table({"ID": [1], "Id": [2]}), "1", {})).scan("name IS NULL")
     for way in (plan.to_arrow_dataset().to_table, plan.to_polars().collect):
         with pytest.raises(InvalidRequest, match=r"0\.parquet: the column 'id' .* any of ID, Id"):
             way()
 
 
-def test_zero_and_minus_zero_are_two_values_of_a_partition(table):
+def test_zero_and_negative_zero_are_distinct_partition_values(table):
     files = [(pa.table({"id": [number]}), text, {}) for number, text in enumerate(["0.0", "-0.0"])]
     for rows in every_way(table(*files).scan("p = 0")):
         assert [math.copysign(1, row["p"]) for row in rows] == [1, -1]
 
 
-def test_old_times_of_any_year_are_read(table):
+def test_int96_timestamps_of_any_year_are_read(table):
     times = [dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, tzinfo=dt.UTC)]
     rows = pa.table({"id": [1, 2], "t": pa.array(times, MOMENT)})
     built = table((rows, "1", {"use_deprecated_int96_timestamps": True}))
@@ -92,7 +92,7 @@ def test_old_times_of_any_year_are_read(table):
         assert [row["id"] for row in found] == [2]
 
 
-def test_times_that_do_not_fit_name_file_and_column(table):
+def test_unrepresentable_timestamps_raise_with_file_and_column(table):
     nanos = pa.array([1_704_067_200_000_000_001], pa.timestamp("ns", "UTC"))
     built = table(
         (pa.table({"id": [1]}), "1", {}),
@@ -106,13 +106,13 @@ def test_times_that_do_not_fit_name_file_and_column(table):
         arrowlog.add_parquet(built, "1.parquet")
 
 
-def test_a_file_with_columns_in_other_letters_is_not_added(table):
+def test_add_parquet_refuses_columns_with_different_case(table):
     built = table((pa.table({"ID": [1]}), "1", {}))
     with pytest.raises(InvalidRequest, match=r"0\.parquet spells the column 'id' as 'ID'"):
         arrowlog.add_parquet(built, "0.parquet")
 
 
-def test_duckdb_reads_a_batch_at_a_time_what_arrow_cannot_filter(table):
+def test_duckdb_streams_rows_that_arrow_cannot_filter(table):
     rows = pa.table({"id": range(10), "name": ["x"] * 10})
     plan = table((rows, "1", {})).scan("id % 2 = 1")
     with duckdb.connect() as con:
@@ -123,7 +123,7 @@ def test_duckdb_reads_a_batch_at_a_time_what_arrow_cannot_filter(table):
         ).fetchall() == [(25,)]
 
 
-def test_spans_of_time_have_no_bounds_and_polars_does_not_read_them(root):
+def test_intervals_have_no_bounds_and_polars_refuses_them(root):
     span = '{"name":"v","type":"interval day to second","nullable":true,"metadata":{}}'
     number = '{"name":"id","type":"long","nullable":true,"metadata":{}}'
     schema = f'{{"type":"struct","fields":[{number},{span}]}}'

@@ -1,4 +1,4 @@
-"""What a handle answers about its past, and how things show themselves."""
+"""History queries of a handle, and how results are displayed."""
 
 import gc
 import os
@@ -25,7 +25,7 @@ def table(tmp_path):
     return arrowlog.Table(tmp_path / "events")
 
 
-def test_history_is_one_row_a_commit_newest_first(table):
+def test_history_has_one_row_per_commit_newest_first(table):
     found = table.history()
     assert isinstance(found, pa.Table)
     assert found["version"].to_pylist() == [6, 5, 4, 3, 2, 1, 0]
@@ -43,7 +43,7 @@ def test_history_is_one_row_a_commit_newest_first(table):
         table.history(-1)
 
 
-def test_what_our_own_commits_say(tmp_path):
+def test_commit_info_of_own_commits(tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", small_table.SCHEMA, ["day"])
     table.append(
         [arrowlog.add_file("a", {"day": None}, size=7, num_records=3)],
@@ -60,7 +60,7 @@ def test_what_our_own_commits_say(tmp_path):
     assert table.sql(query).fetchall()[0] == ("7",)
 
 
-def test_a_limit_reads_no_more_than_it_needs(table, monkeypatch):
+def test_history_limit_reads_only_the_needed_commits(table, monkeypatch):
     read = []
     whole = load_module.stream_actions
 
@@ -74,7 +74,7 @@ def test_a_limit_reads_no_more_than_it_needs(table, monkeypatch):
     assert table.history(limit=0).num_rows == 0
 
 
-def test_a_filter_on_versions_reads_no_other_commits(table, monkeypatch):
+def test_version_filter_reads_no_other_commits(table, monkeypatch):
     monkeypatch.setattr(past_module, "COMMITS_PER_BLOCK", 2)
     table.snapshot()
     read = []
@@ -99,8 +99,8 @@ def test_partition_values_and_bounds_are_typed(table):
 
 
 @pytest.mark.parametrize("checkpoint", [None, 1])
-def test_columns_of_views_do_not_depend_on_what_is_loaded(tmp_path, checkpoint):
-    """A column that neither the first nor the newest schema has is in the history all the same."""
+def test_view_columns_do_not_depend_on_loaded_versions(tmp_path, checkpoint):
+    """The history also has columns that neither the first nor the latest schema has."""
     root = tmp_path / "t"
     day = ("day", pa.date32())
     schemas = [
@@ -132,7 +132,7 @@ def test_columns_of_views_do_not_depend_on_what_is_loaded(tmp_path, checkpoint):
     ]
 
 
-def test_a_relation_outlives_its_table(table):
+def test_relation_outlives_its_table(table):
     found = table.sql("SELECT count(*) FROM commits")
     other = table.connect()
     del table
@@ -142,7 +142,7 @@ def test_a_relation_outlives_its_table(table):
     other.close()
 
 
-def test_new_commits_are_seen_and_a_connection_stays_what_it_is(table):
+def test_sql_sees_new_commits_and_a_connection_is_pinned(table):
     pinned = table.connect()
     count = "SELECT count(*) FROM commits"
     assert table.sql(count).fetchall()[0] == (7,)
@@ -154,7 +154,7 @@ def test_new_commits_are_seen_and_a_connection_stays_what_it_is(table):
     pinned.close()
 
 
-def test_a_table_made_anew_is_not_mixed_up(tmp_path):
+def test_recreated_table_is_not_mixed_with_the_old_one(tmp_path):
     import shutil
 
     root = small_table.write(tmp_path / "t")
@@ -166,7 +166,7 @@ def test_a_table_made_anew_is_not_mixed_up(tmp_path):
     assert table.sql("SELECT path FROM adds").fetchall() == [("other.parquet",)]
 
 
-def test_a_table_of_short_names_made_anew_is_not_mixed_up_either(tmp_path):
+def test_recreated_table_with_short_commit_names_is_not_mixed_with_the_old_one(tmp_path):
     import shutil
 
     for number, path in enumerate(("one.parquet", "another.parquet")):
@@ -180,7 +180,7 @@ def test_a_table_of_short_names_made_anew_is_not_mixed_up_either(tmp_path):
         assert table.sql("SELECT path FROM adds").fetchall() == [(path,)]
 
 
-def test_views_of_files_are_there_when_a_query_names_them(tmp_path):
+def test_file_views_are_created_when_a_query_names_them(tmp_path):
     build(str(tmp_path / "events"))
     for query, rows in (
         ("SELECT sum(adds) FROM commits", 1),
@@ -192,7 +192,7 @@ def test_views_of_files_are_there_when_a_query_names_them(tmp_path):
         assert arrowlog.Table(tmp_path / "events").query(query).num_rows == rows
 
 
-def test_columns_that_the_schema_has_no_longer_are_still_there(tmp_path):
+def test_dropped_columns_remain_in_the_views(tmp_path):
     old = pa.schema([("day", pa.date32()), ("gone", pa.int64())])
     testing.write_commit(tmp_path, 0, [testing.protocol(), testing.metadata(old, ["day"])])
     testing.write_commit(tmp_path, 1, [testing.add("a", {"day": None}, minValues={"gone": "5"})])
@@ -202,7 +202,7 @@ def test_columns_that_the_schema_has_no_longer_are_still_there(tmp_path):
         opened.snapshot()
 
 
-def test_metadata_that_is_missing_or_was_wrong_once(tmp_path):
+def test_missing_or_formerly_invalid_metadata(tmp_path):
     testing.write_commit(tmp_path / "none", 0, [testing.protocol(), small_table.GOOD])
     with pytest.raises(arrowlog.LogCorrupt, match="no metaData in the log"):
         arrowlog.Table(tmp_path / "none").query("FROM adds")
@@ -224,7 +224,7 @@ def test_checkpoints_are_listed(tmp_path):
     assert table.sql(query).fetchall() == [(1, "json", 1, True), (1, "parquet", 2, True)]
 
 
-def test_threads_ask_at_the_same_time(table):
+def test_threads_query_concurrently(table):
     from concurrent.futures import ThreadPoolExecutor
 
     def ask(number):
@@ -235,7 +235,7 @@ def test_threads_ask_at_the_same_time(table):
         assert list(pool.map(ask, range(12))) == [(6, [(number, 6)]) for number in range(12)]
 
 
-def test_a_clean_up_meanwhile_is_no_trouble(tmp_path):
+def test_queries_survive_a_concurrent_cleanup(tmp_path):
     table = arrowlog.Table.create(
         tmp_path / "t", small_table.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
     )
@@ -263,7 +263,7 @@ def test_views_end_before_a_gap(tmp_path):
     assert table.query("FROM coverage")["last_version"].to_pylist() == [1]
 
 
-def test_a_log_that_is_a_checkpoint_alone(tmp_path):
+def test_history_of_a_log_with_only_a_checkpoint(tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", small_table.SCHEMA, ["day"])
     table.append([arrowlog.add_file("a", {"day": None}, size=7)])
     table.checkpoint()
@@ -282,7 +282,7 @@ def test_a_log_that_is_a_checkpoint_alone(tmp_path):
     assert note == "history begins with version 1: earlier versions were cleaned up"
 
 
-def test_a_checkpoint_in_the_place_of_a_commit(tmp_path):
+def test_history_with_a_checkpoint_in_place_of_a_commit(tmp_path):
     table = arrowlog.Table.create(
         tmp_path / "t", small_table.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
     )
@@ -303,7 +303,7 @@ def test_a_checkpoint_in_the_place_of_a_commit(tmp_path):
     assert "the commits of versions 2 are gone" in str(opened.overview())
 
 
-def test_a_commit_that_was_changed_is_not_believed(tmp_path):
+def test_modified_commit_raises(tmp_path):
     table = arrowlog.Table.create(
         tmp_path / "t", small_table.SCHEMA, ["day"], {"transaction.compression.codec": "none"}
     )
@@ -316,7 +316,7 @@ def test_a_commit_that_was_changed_is_not_believed(tmp_path):
             ask()
 
 
-def test_a_protocol_of_the_future_is_not_believed(tmp_path):
+def test_newer_protocol_raises_in_queries(tmp_path):
     root = small_table.write(tmp_path / "t")
     testing.write_commit(root, 2, [testing.protocol(9, 9)])
     with pytest.raises(arrowlog.UnsupportedProtocol):
@@ -325,7 +325,7 @@ def test_a_protocol_of_the_future_is_not_believed(tmp_path):
         arrowlog.Table(root).query("FROM commits")
 
 
-def test_a_time_nobody_can_count_is_unknown(tmp_path):
+def test_out_of_range_timestamps_are_null(tmp_path):
     root = small_table.write(tmp_path / "t")
     far = testing.add("far", {"day": None}, modificationTime=(1 << 63) - 1)
     testing.write_commit(root, 2, [testing.commit_info(-(1 << 63)), far])
@@ -334,7 +334,7 @@ def test_a_time_nobody_can_count_is_unknown(tmp_path):
     assert table.sql(f"{query} WHERE version = 2").fetchall() == [(None, None)]
 
 
-def test_diff_tells_files_schema_and_properties(tmp_path):
+def test_diff_reports_files_schema_and_properties(tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", small_table.SCHEMA, ["day"], {"owner": "a"})
     files = [arrowlog.add_file(n, {"day": None}, size=5, num_records=1) for n in ("x", "y", "z")]
     table.append(files)
@@ -360,7 +360,7 @@ def test_diff_tells_files_schema_and_properties(tmp_path):
     assert str(table.diff(3, 3)) == "version 3 → 3: no differences"
 
 
-def test_what_a_checkpoint_says_is_no_change(tmp_path):
+def test_checkpoint_is_not_a_difference(tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", small_table.SCHEMA, ["day"])
     table.append([arrowlog.add_file("x", {"day": None}, size=5, tags={"a": "b"})])
     table.set_properties({"a": "b"})
@@ -369,7 +369,7 @@ def test_what_a_checkpoint_says_is_no_change(tmp_path):
     assert opened.diff(1, 2).files.num_rows == 0
 
 
-def test_cards_are_escaped(tmp_path):
+def test_html_is_escaped(tmp_path):
     root = tmp_path / "t"
     evil = pa.schema([("<script>alert(1)</script>", pa.int64()), ("day", pa.date32())])
     table = arrowlog.Table.create(root, evil, ["day"], name="<img src=x>")
@@ -390,14 +390,14 @@ def test_cards_are_escaped(tmp_path):
     assert "&lt;b&gt;bold" in cards[2]
 
 
-def test_a_card_of_a_damaged_table_says_why(tmp_path):
+def test_html_of_a_damaged_table_shows_the_error(tmp_path):
     root = small_table.write(tmp_path / "t")
     table = arrowlog.Table(root)
     testing.write_commit(root, 2, b"{")
     assert "LogCorrupt" in table._repr_html_()
 
 
-def test_a_query_that_is_none_is_our_error(table):
+def test_invalid_query_raises_invalid_request(table):
     with pytest.raises(arrowlog.InvalidRequest, match="Parser Error"):
         table.sql("SELEC")
     with pytest.raises(arrowlog.InvalidRequest, match="There is no version 99"):
@@ -408,7 +408,7 @@ def test_a_query_that_is_none_is_our_error(table):
     assert table.sql("FROM mine").fetchall() == [(1,)]
 
 
-def test_a_program_that_leaves_a_connection_open_ends_in_silence(tmp_path):
+def test_program_with_an_open_connection_exits_cleanly(tmp_path):
     build(str(tmp_path / "events"))
     code = (
         "import arrowlog, sys; table = arrowlog.Table(sys.argv[1]);"
@@ -425,7 +425,7 @@ def test_a_program_that_leaves_a_connection_open_ends_in_silence(tmp_path):
     assert done.stderr == ""
 
 
-def test_a_long_past_needs_little_memory(tmp_path, monkeypatch):
+def test_long_history_respects_max_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(reading_module, "_RUN_BYTES_MAX", 1 << 16)
     monkeypatch.setattr(reading_module, "_SINGLE_RUN_BYTES_MAX", 1 << 16)
     monkeypatch.setattr(past_module, "COMMITS_PER_BLOCK", 4)
@@ -455,7 +455,7 @@ def test_a_long_past_needs_little_memory(tmp_path, monkeypatch):
     assert held["100KB"] <= 100 << 10
 
 
-def test_nothing_is_left_in_the_temporary_folder(table, tmp_path, monkeypatch):
+def test_temporary_folder_is_left_empty(table, tmp_path, monkeypatch):
     import tempfile
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))

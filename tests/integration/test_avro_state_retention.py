@@ -1,4 +1,4 @@
-"""Clean-up and truncation of tables with states: nothing that a state needs is deleted."""
+"""Cleanup and truncation of tables with Avro states delete nothing that a state needs."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from arrowlog import testing
 from arrowlog.errors import InvalidRequest
 
 DAY = 86_400
-ALL = {"checkpoint.retention": "0"}  # no commit stays for its number
+ALL = {"checkpoint.retention": "0"}  # no commit is kept by number
 
 
 def paths(root, version=None):
@@ -53,7 +53,7 @@ def new(path):
 
 @pytest.fixture
 def own(root):
-    """A table that arrowlog wrote: 12 files, then a state that is written anew, then two more."""
+    """A table that arrowlog wrote: 12 files, then a rewritten state, then two more."""
     table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS, properties=ALL)
     table.upgrade_protocol(reader=4, writer=4)
     for number in range(12):
@@ -105,7 +105,7 @@ def test_cleanup_deletes_old_commits_states_and_manifests(own):
 
 @pytest.mark.promise("cleanup.keeps_what_it_promises")
 @pytest.mark.parametrize("option", ["", "cleanup.enabled", "checkpoint.enabled"])
-def test_a_commit_cleans_up_unless_told_not_to(own, option, caplog):
+def test_commit_runs_cleanup_if_enabled(own, option, caplog):
     expected = [*paths(own), "x"]
     make_older(own, 40)
     options = {"checkpoint.interval": 17, **({option: False} if option else {})}
@@ -120,7 +120,7 @@ def test_a_commit_cleans_up_unless_told_not_to(own, option, caplog):
     assert caplog.records == []
 
 
-def test_a_handle_cleans_up_once_per_interval(own, monkeypatch):
+def test_handle_runs_cleanup_once_per_interval(own, monkeypatch):
     from arrowlog.maintenance import checkpointing
 
     asked = []
@@ -139,7 +139,7 @@ def test_a_handle_cleans_up_once_per_interval(own, monkeypatch):
     assert asked[2:] == [30, 34, 36, 40]
 
 
-def test_a_commit_reads_no_manifest_to_clean_up_what_has_not_expired(own, monkeypatch):
+def test_commit_reads_no_manifest_when_nothing_has_expired(own, monkeypatch):
     from arrowlog.maintenance import checkpointing
 
     monkeypatch.setattr(checkpointing, "cleanup", None)
@@ -150,7 +150,7 @@ def test_a_commit_reads_no_manifest_to_clean_up_what_has_not_expired(own, monkey
     assert before < log_files(own)
 
 
-def test_files_within_their_retention_stay(own):
+def test_files_within_their_retention_are_kept(own):
     make_older(own, 20)
     before = log_files(own)
     assert arrowlog.Table(own).cleanup().num_files == 0
@@ -158,7 +158,7 @@ def test_files_within_their_retention_stay(own):
     assert arrowlog.Table(own).retention("10d").num_files > 0
 
 
-def test_young_manifests_stay_after_a_truncation(own):
+def test_young_manifests_are_kept_after_a_truncation(own):
     expected = paths(own)
     manifests = {name for name in log_files(own) if name.startswith("manifests/")}
     planned = arrowlog.Table(own).truncate_history(dry_run=True).files
@@ -175,7 +175,7 @@ def test_young_manifests_stay_after_a_truncation(own):
     assert paths(own) == expected
 
 
-def test_a_manifest_of_a_state_that_stays_is_kept_at_any_age(own):
+def test_manifest_of_a_retained_state_is_kept_at_any_age(own):
     make_older(own, 40, "manifests/")
     make_older(own, 40, "0000")
     versions = {version: paths(own, version) for version in range(2, 17)}
@@ -184,7 +184,7 @@ def test_a_manifest_of_a_state_that_stays_is_kept_at_any_age(own):
         assert paths(own, version) == expected
 
 
-def test_states_that_are_the_commits(states_only):
+def test_cleanup_of_a_table_with_states_only(states_only):
     make_older(states_only, 40)
     expected = {version: paths(states_only, version) for version in (4, 6)}
     table = arrowlog.Table(states_only)
@@ -196,12 +196,12 @@ def test_states_that_are_the_commits(states_only):
         assert paths(states_only, version) == files
 
 
-def test_a_handle_whose_state_was_cleaned_away_goes_on(states_only):
+def test_handle_continues_after_its_state_was_deleted(states_only):
     make_older(states_only, 40)
     st.pointer(states_only, 6)
     options = {"avroState.allowStateOnly": True, "checkpoint.interval": 1}
     table = arrowlog.Table(states_only, options=options)
-    assert table.snapshot().version == 6  # the state is all that the version has
+    assert table.snapshot().version == 6  # the version exists only as a state
     for number in range(3):
         table.append([new(f"n{number}")])
         assert table.wait_for_checkpoint()
@@ -210,7 +210,7 @@ def test_a_handle_whose_state_was_cleaned_away_goes_on(states_only):
     assert paths(states_only) == ["f1", "f2", "f3", "f4", "f5", "f6", "n0", "n2"]
 
 
-def test_a_table_of_states_that_was_created_again_is_not_changed(states_only):
+def test_commit_to_a_recreated_table_of_states_raises(states_only):
     table = arrowlog.Table(states_only, options={"avroState.allowStateOnly": True})
     assert table.snapshot().version == 6
     assert table.snapshot().files.num_rows == 6
@@ -223,7 +223,7 @@ def test_a_table_of_states_that_was_created_again_is_not_changed(states_only):
         table.remove(["f1"])
 
 
-def test_the_highest_commit_and_those_that_no_reader_applies_stay(states_only):
+def test_highest_commit_and_unapplied_commits_are_kept(states_only):
     testing.write_commit(states_only, 1, [st.add("stray", "x")])
     testing.write_commit(states_only, 2, [st.add("stray2", "x")])
     make_older(states_only, 40)
@@ -237,7 +237,7 @@ def test_the_highest_commit_and_those_that_no_reader_applies_stay(states_only):
         paths(states_only, 2)
 
 
-def test_the_state_that_hides_a_commit_stays_as_long_as_it(states_only):
+def test_state_that_supersedes_a_commit_is_kept_with_it(states_only):
     testing.write_commit(states_only, 1, [st.add("stray", "x")])
     table = arrowlog.Table(states_only, options={"avroState.allowStateOnly": True})
     table.append([new("mine")])
@@ -252,7 +252,7 @@ def test_the_state_that_hides_a_commit_stays_as_long_as_it(states_only):
             paths(states_only, version)
 
 
-def test_a_commit_with_the_metadata_of_a_state_stays(root):
+def test_commit_with_the_metadata_of_a_state_is_kept(root):
     st.first_commit(root, configuration=ALL)
     wide = st.SCHEMA.append(pa.field("extra", pa.int64()))
     for version in range(1, 7):
@@ -268,7 +268,7 @@ def test_a_commit_with_the_metadata_of_a_state_stays(root):
     assert arrowlog.Table(root).schema.names == ["p", "id", "extra"]
 
 
-def test_a_state_with_the_metadata_of_another_stays(root):
+def test_state_with_the_metadata_of_another_is_kept(root):
     fields = testing.metadata(st.SCHEMA, st.PARTITIONS, configuration=ALL)
     for version in range(3, 9):
         more = {"metadata": json.dumps(fields)} if version == 3 else {}
@@ -280,7 +280,7 @@ def test_a_state_with_the_metadata_of_another_stays(root):
     assert paths(root) == expected
 
 
-def test_application_transactions_outlive_their_commits(root):
+def test_application_transactions_survive_their_commits(root):
     table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS, properties=ALL)
     table.upgrade_protocol(reader=4, writer=4)
     table.append([new("a")], txn=("app", 7))
@@ -294,7 +294,7 @@ def test_application_transactions_outlive_their_commits(root):
     assert paths(root) == ["a", "b", "c"]
 
 
-def test_a_damaged_newest_state_is_not_a_reason_to_delete(own):
+def test_damaged_newest_state_prevents_deleting_older_ones(own):
     st.flip(st.log_file(own, st.state_path(16)))
     make_older(own, 40)
     expected = paths(own)
@@ -303,7 +303,7 @@ def test_a_damaged_newest_state_is_not_a_reason_to_delete(own):
     assert paths(own) == expected
 
 
-def test_manifests_stay_while_a_state_cannot_be_read(own):
+def test_manifests_are_kept_while_a_state_is_unreadable(own):
     make_older(own, 40)
     with open(st.log_file(own, st.state_path(10)), "wb") as file:  # now a young file
         file.write(b"Obj\x01 damaged")
@@ -312,7 +312,7 @@ def test_manifests_stay_while_a_state_cannot_be_read(own):
     assert {name for name in log_files(own) if name.startswith("manifests/")} == before
 
 
-def test_a_state_that_is_written_during_a_cleanup_keeps_its_manifests(own, monkeypatch):
+def test_state_written_during_cleanup_keeps_its_manifests(own, monkeypatch):
     from arrowlog.maintenance import cleanup
 
     make_older(own, 40)
@@ -332,7 +332,7 @@ def test_a_state_that_is_written_during_a_cleanup_keeps_its_manifests(own, monke
     assert f"_transaction_log/{victim}" not in done.files["path"].to_pylist()
 
 
-def test_an_empty_folder_of_a_state_makes_nothing_readable(own):
+def test_empty_state_folder_is_ignored(own):
     make_older(own, 40)
     arrowlog.Table(own).cleanup()
     os.mkdir(st.log_file(own, "state-v" + f"{7:020d}"))

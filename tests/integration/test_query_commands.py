@@ -1,4 +1,4 @@
-"""The commands that ask, run as a person runs them: piped, on a terminal, with mistakes."""
+"""Commands that read a table, run in a subprocess: piped, on a terminal, with mistakes."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def run(*arguments, **more):
 
 
 def on_terminal(*arguments, typed="", columns=80):
-    """What a person sees on a terminal of this width, and the exit code."""
+    """The output on a terminal of this width, and the exit code."""
     parent, child = pty.openpty()
     settings = {**os.environ, "COLUMNS": str(columns), "LINES": "24", "TERM": "xterm-256color"}
     with subprocess.Popen(
@@ -67,7 +67,7 @@ def test_info_fits_one_screen(events):
     assert told["columns"][0] == "day: date32[day]"
 
 
-def test_info_says_what_is_wrong(tmp_path):
+def test_info_reports_warnings(tmp_path):
     root = small_table.write(tmp_path / "t")
     testing.write_commit(root, 3, [testing.add("later", {"day": None})])
     done = run("info", str(root))
@@ -79,7 +79,7 @@ def test_info_says_what_is_wrong(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_files_and_history_in_every_form(events):
+def test_files_and_history_in_every_output_format(events):
     assert "5 files, 30.2 kB, version 6" in run("files", events).stdout
     rows = run("files", events, "--version", "2", "--output", "jsonl").stdout.splitlines()
     assert [json.loads(row)["max.id"] for row in rows] == [999, 1999]
@@ -94,7 +94,7 @@ def test_files_and_history_in_every_form(events):
         assert reader.read_all()["adds"].to_pylist() == [1, 1, 1, 1, 1, 1, 0]
 
 
-def test_history_that_was_cleaned_up_says_so(tmp_path):
+def test_history_after_cleanup_names_the_known_versions(tmp_path):
     root = str(tmp_path / "t")
     table = arrowlog.Table.create(
         root, small_table.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
@@ -125,7 +125,7 @@ def test_history_that_was_cleaned_up_says_so(tmp_path):
     assert gone.stderr == "Error: There is no version 2; known are versions 4 to 5.\n"
 
 
-def test_diff_goes_both_ways(events):
+def test_diff_in_both_directions(events):
     there, back = run("diff", events, "5", "6"), run("diff", events, "6", "5")
     assert "+ day=2024-01-01/merged-00000.parquet" in there.stdout
     assert "- day=2024-01-01/merged-00000.parquet" in back.stdout
@@ -134,7 +134,7 @@ def test_diff_goes_both_ways(events):
     assert "no differences" in run("diff", events, "6").stdout
 
 
-def test_sql_answers_a_query_or_what_is_piped_in(events):
+def test_sql_runs_an_argument_or_standard_input(events):
     query = "SELECT operation, count(*) AS n FROM commits GROUP BY ALL ORDER BY ALL"
     rows = run("sql", events, query, "--output", "jsonl").stdout.splitlines()
     assert [json.loads(row) for row in rows] == [
@@ -158,7 +158,7 @@ def test_sql_answers_a_query_or_what_is_piped_in(events):
         (("history", "--limit", "-1"), 2, "'-1' is not a whole number of at least 0"),
     ],
 )
-def test_a_mistake_is_one_sentence(events, arguments, code, words):
+def test_mistake_prints_one_sentence(events, arguments, code, words):
     command, *rest = arguments
     done = run(command, events, *rest)
     assert done.returncode == code
@@ -167,7 +167,7 @@ def test_a_mistake_is_one_sentence(events, arguments, code, words):
     assert not done.stdout
 
 
-def test_a_missing_table_and_a_damaged_log_are_one_sentence(tmp_path):
+def test_missing_table_and_damaged_log_print_one_sentence(tmp_path):
     for command in ("info", "files", "history", "sql"):
         done = run(command, str(tmp_path / "nothing"))
         assert done.returncode == 1
@@ -183,7 +183,7 @@ def test_a_missing_table_and_a_damaged_log_are_one_sentence(tmp_path):
         assert done.stderr.count("\n") == 1
 
 
-def test_who_stops_reading_hears_no_complaint(events):
+def test_closed_pipe_prints_no_error(events):
     query = "SELECT * FROM range(200000)"
     for form in ("text", "json", "jsonl", "csv", "arrow"):
         with subprocess.Popen(
@@ -196,14 +196,14 @@ def test_who_stops_reading_hears_no_complaint(events):
             assert process.stderr.read() == b""
 
 
-def test_colours_only_on_a_terminal(events):
+def test_colors_only_on_a_terminal(events):
     seen, code = on_terminal("history", events)
     assert code == 0
     assert "\x1b[1mversion" in seen
     assert "\x1b[" not in run("history", events).stdout
 
 
-def test_a_wide_answer_fits_the_terminal(events):
+def test_wide_result_fits_the_terminal(events):
     seen, code = on_terminal("sql", events, "FROM adds")
     assert code == 0
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen).replace("\r", "").splitlines()
@@ -216,7 +216,7 @@ def test_a_wide_answer_fits_the_terminal(events):
     assert "…" not in piped
 
 
-def test_the_prompt_answers_until_it_is_left(events, tmp_path, monkeypatch):
+def test_interactive_prompt_runs_queries_until_exit(events, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     typed = "SELECT max(version) AS newest\nFROM commits;\nSELECT nonsense;\nFROM cov\t\n\nexit\n"
     seen, code = on_terminal("sql", events, typed=typed)
@@ -224,11 +224,11 @@ def test_the_prompt_answers_until_it_is_left(events, tmp_path, monkeypatch):
     assert "Views: actions, adds, checkpoints, commits" in seen
     assert re.search(r"newest\x1b\[0m\r\n +6\r\n", seen)
     assert "Error: The query cannot be answered: Binder Error" in seen
-    assert "first_version" in seen  # the tab has made coverage of cov
+    assert "first_version" in seen  # the tab key completed cov to coverage
     assert "FROM coverage" in (tmp_path / "arrowlog" / "sql_history").read_text()
 
 
-def test_a_log_does_not_command_the_terminal(tmp_path):
+def test_control_characters_in_paths_are_escaped_on_a_terminal(tmp_path):
     root = small_table.write(tmp_path / "t")
     bell = testing.add("bell\x07\x1b[31mred\n.parquet", {"day": None})
     testing.write_commit(root, 2, [bell])
@@ -238,7 +238,7 @@ def test_a_log_does_not_command_the_terminal(tmp_path):
         assert "\\x07" in seen
 
 
-def test_long_work_shows_progress_on_a_terminal_and_none_when_piped(tmp_path):
+def test_progress_is_shown_on_a_terminal_only(tmp_path):
     root = tmp_path / "long"
     testing.write_commit(root, 0, small_table.OPENING)
     for version in range(1, 2100):
@@ -254,7 +254,7 @@ def test_long_work_shows_progress_on_a_terminal_and_none_when_piped(tmp_path):
 
 
 @pytest.mark.parametrize("ask", ["history", "limited", "connect", "sql", "note"])
-def test_a_truncation_between_look_and_listing_is_looked_at_again(root, monkeypatch, ask):
+def test_history_is_read_again_after_a_concurrent_truncation(root, monkeypatch, ask):
     from arrowlog.history import session
 
     table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))

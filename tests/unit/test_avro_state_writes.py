@@ -1,4 +1,4 @@
-"""Commits on tables of protocol 4: a commit, a state and the pointer, right for all readers."""
+"""Commits on tables of protocol 4: a commit, a state and the pointer, valid for all readers."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def check_all_readers(root, expected):
     assert st.as_pointer_and_commits(root) == sorted(expected)
 
 
-def test_the_upgrade_writes_a_first_state_and_the_pointer(root, table):
+def test_upgrade_writes_a_first_state_and_the_pointer(root, table):
     assert table.version == 2
     check_all_readers(root, ["a"])
     record = st.read_record(root, 2)
@@ -64,7 +64,7 @@ def test_the_upgrade_writes_a_first_state_and_the_pointer(root, table):
 
 
 @pytest.mark.promise("commit.exactly_once")
-def test_every_commit_is_a_commit_and_a_state_that_reuses_manifests(root, table):
+def test_every_commit_writes_a_state_that_reuses_manifests(root, table):
     for number in range(4):
         table.append([new(f"f{number}")])
         assert st.state_versions(root)[-1] == table.version
@@ -73,7 +73,7 @@ def test_every_commit_is_a_commit_and_a_state_that_reuses_manifests(root, table)
     assert [line["add"]["path"] for line in st.json_lines(root, 6) if "add" in line] == ["f3"]
 
 
-def test_a_removal_leaves_a_tombstone_in_a_large_table(root, table):
+def test_removal_leaves_a_tombstone_in_a_large_table(root, table):
     table.append([new(f"f{number}") for number in range(40)])
     table.remove(["f3"])
     record = st.read_record(root, table.version)
@@ -82,7 +82,7 @@ def test_a_removal_leaves_a_tombstone_in_a_large_table(root, table):
     check_all_readers(root, ["a", *(f"f{i}" for i in range(40) if i != 3)])
 
 
-def test_a_file_that_comes_back_is_not_beaten_by_its_tombstone(root, table):
+def test_readded_file_is_not_hidden_by_its_tombstone(root, table):
     everything = ["a", *(f"f{number}" for number in range(40))]
     table.append([new(path) for path in everything[1:]])
     version = table.version
@@ -97,13 +97,13 @@ def test_a_file_that_comes_back_is_not_beaten_by_its_tombstone(root, table):
     check_all_readers(root, everything)
 
 
-def test_a_file_that_is_added_again_is_there_once(root, table):
+def test_file_added_again_is_live_once(root, table):
     table.append([new(f"f{number}") for number in range(40)])
     table.append([new("f3")])
     check_all_readers(root, ["a", *(f"f{i}" for i in range(40))])
 
 
-def test_many_removals_and_many_manifests_are_written_anew(root, table):
+def test_many_tombstones_or_manifests_cause_a_rewrite(root, table):
     table.append([new(f"f{number}") for number in range(10)])
     table.remove([f"f{number}" for number in range(5)])
     assert st.read_record(root, table.version)["tombstones"] == []
@@ -116,7 +116,7 @@ def test_many_removals_and_many_manifests_are_written_anew(root, table):
     assert not [name for name in names if "checkpoint." in name]
 
 
-def test_lines_have_no_nulls_and_a_codec_that_others_read(root):
+def test_commit_lines_have_no_nulls_and_a_common_codec(root):
     table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS, {"compression.codec": "zstd"})
     table.upgrade_protocol(reader=4, writer=4)
     table.append([arrowlog.add_file("n", partition_values={"p": None}, size=1)])
@@ -125,7 +125,7 @@ def test_lines_have_no_nulls_and_a_codec_that_others_read(root):
     assert arrowlog.Table(root).snapshot().files["partition.p"].to_pylist() == [None]
 
 
-def test_application_transactions_hold_across_states(root, table):
+def test_application_transactions_survive_in_states(root, table):
     first = table.commit(adds=[new("t")], txn=("app", 7))
     table.append([new("u")])
     for version in range(1, table.version):
@@ -152,7 +152,7 @@ def states_only(root):
     return root
 
 
-def test_a_table_whose_states_are_the_commits_is_not_written_unless_the_caller_insists(states_only):
+def test_writing_a_states_only_table_requires_allow_state_only(states_only):
     with pytest.raises(InvalidRequest, match=r"avroState\.allowStateOnly"):
         arrowlog.Table(states_only).append([new("c")])
     assert os.path.exists(st.log_file(states_only, f"{0:020d}.json"))
@@ -164,7 +164,7 @@ def test_a_table_whose_states_are_the_commits_is_not_written_unless_the_caller_i
     check_all_readers(states_only, ["a", "b", "c", "d"])
 
 
-def test_a_state_that_came_first_is_read_and_the_commit_follows_it(states_only):
+def test_concurrent_state_is_read_and_the_commit_follows_it(states_only):
     table = arrowlog.Table(states_only, options=INSIST)
     assert table.append([new("c")]).version == 2
     st.write_state(states_only, 3, [[st.add("z", "x")]])
@@ -188,7 +188,7 @@ class _Racing(LocalStore):
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_another_state_of_the_same_version(root, table, same, monkeypatch):
+def test_concurrent_state_of_the_same_version(root, table, same, monkeypatch):
     monkeypatch.setattr(_Racing, "paths", ["a", "b"] if same else ["other"], raising=False)
     monkeypatch.setattr(table._store, "__class__", _Racing)
     if same:
@@ -209,7 +209,7 @@ class _Failing(LocalStore):
         return super().put_if_absent(key, data)
 
 
-def test_a_commit_stands_without_its_state_and_the_next_state_covers_it(root, table, monkeypatch):
+def test_commit_without_its_state_is_covered_by_the_next_state(root, table, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(table._store, "__class__", _Failing)
         with pytest.warns(ArrowlogWarning, match="has no table state"):
@@ -220,7 +220,7 @@ def test_a_commit_stands_without_its_state_and_the_next_state_covers_it(root, ta
     check_all_readers(root, ["a", "b", "c"])
 
 
-def test_writers_in_turn_see_each_other(root, table):
+def test_alternating_writers_see_each_others_commits(root, table):
     other = arrowlog.Table(root)
     for number in range(6):
         (table if number % 2 else other).append([new(f"f{number}")])
@@ -229,7 +229,7 @@ def test_writers_in_turn_see_each_other(root, table):
     assert {finding.severity for finding in found} <= {"info"}
 
 
-def test_a_checkpoint_is_a_state_and_mends_a_damaged_one(root, table):
+def test_checkpoint_writes_a_state_and_replaces_a_damaged_one(root, table):
     table.append([new("b")])
     assert table.checkpoint().format == "avro-state"
     st.flip(st.log_file(root, st.state_path(3)))
@@ -257,7 +257,7 @@ def test_doc_mappings_become_references(root, table):
     assert mapping in arrowlog.Table(root).snapshot().files["doc_mapping_json"].to_pylist()
 
 
-def test_repair_leads_back_to_a_protocol_without_states(root, table):
+def test_repair_writes_a_log_without_states(root, table):
     table.write(pa.table({"p": ["x"], "id": [1]}))
     table.remove(["a"])
     log = st.log_file(root, "")[:-1]
@@ -271,14 +271,14 @@ def test_repair_leads_back_to_a_protocol_without_states(root, table):
     assert not st.state_versions(root)
 
 
-def test_the_protocol_goes_up_for_readers_and_writers_together(root):
+def test_upgrade_raises_reader_and_writer_versions_together(root):
     table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS)
     table.upgrade_protocol(reader=4)
     protocol = arrowlog.Table(root).snapshot().protocol
     assert (protocol.min_reader_version, protocol.min_writer_version) == (4, 4)
 
 
-def test_repair_of_a_table_whose_states_are_the_commits(states_only):
+def test_repair_of_a_states_only_table(states_only):
     for path in ("a", "b"):
         (states_only / path).write_bytes(b"x")
     log = st.log_file(states_only, "")[:-1]
@@ -289,7 +289,7 @@ def test_repair_of_a_table_whose_states_are_the_commits(states_only):
     assert paths(arrowlog.Table(states_only)) == ["a", "b"]
 
 
-def test_numbers_that_others_cannot_read_are_refused_before_the_commit(root, table):
+def test_numbers_beyond_32_bits_are_refused_before_the_commit(root, table):
     big = arrowlog.add_file("m", partition_values={"p": "x"}, size=1, numMergeOps=1 << 31)
     with pytest.raises(InvalidRequest, match="32 bits"):
         table.append([big])

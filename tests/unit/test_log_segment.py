@@ -1,4 +1,4 @@
-"""Which files make up a version, against a model that tries everything."""
+"""Log segments: the files that make up a version, against an exhaustive model."""
 
 import sys
 from collections import Counter
@@ -28,18 +28,18 @@ def versions(segment):
     return [version for version, _ in segment.commits]
 
 
-def test_without_a_checkpoint_all_commits_are_read_in_order():
+def test_segment_without_a_checkpoint_has_all_commits_in_order():
     found = plan_segment(listing([2, 0, 1]), None)
     assert (found.version, found.checkpoint, found.gap) == (2, None, None)
     assert found.commits == tuple((v, f"_transaction_log/{v:020d}.json") for v in range(3))
 
 
-def test_the_names_of_the_files_are_kept_as_they_are():
+def test_segment_keeps_the_file_names():
     found = plan_segment(classify_names([f"{0:018d}.json", "1.json"]), None)
     assert [commit.name for commit in found.commits] == [f"{0:018d}.json", "1.json"]
 
 
-def test_order_is_by_number_not_by_text():
+def test_commits_are_ordered_numerically():
     found = plan_segment(classify_names([f"{v}.json" for v in range(12)]), None)
     assert versions(found) == list(range(12))
 
@@ -58,13 +58,13 @@ def test_order_is_by_number_not_by_text():
         (range(6), [0], 0, [1, 2, 3, 4, 5]),
     ],
 )
-def test_reading_begins_at_the_newest_checkpoint(commits, checkpoints, base, read):
+def test_segment_starts_at_the_newest_checkpoint(commits, checkpoints, base, read):
     found = plan_segment(listing(commits, checkpoints), None)
     assert (found.checkpoint, versions(found), found.gap) == (base, read, None)
     assert found.version == max([base, *read])
 
 
-def test_a_parquet_checkpoint_is_a_base_too():
+def test_parquet_checkpoint_can_start_a_segment():
     assert plan_segment(listing(range(6), [2], parquet=[4]), None).checkpoint == 4
     assert checkpoint_versions(listing([], [2, 9], parquet=[4, 9])) == [9, 4, 2]
 
@@ -79,14 +79,14 @@ def test_a_parquet_checkpoint_is_a_base_too():
         ([5, 6], [3], 3, VersionGap(4, 5)),
     ],
 )
-def test_reading_stops_at_a_gap_and_says_so(commits, checkpoints, reached, gap):
+def test_segment_ends_at_a_gap_and_reports_it(commits, checkpoints, reached, gap):
     found = plan_segment(listing(commits, checkpoints), None)
     assert (found.version, found.gap) == (reached, gap)
     assert f"version {gap.missing} is missing" in str(gap)
     assert f"as of version {reached}" in str(gap)
 
 
-def test_a_checkpoint_behind_a_gap_heals_it():
+def test_checkpoint_after_a_gap_bridges_it():
     found = plan_segment(listing([0, 1, 3, 4], [3]), None)
     assert (found.version, found.gap) == (4, None)
 
@@ -94,7 +94,7 @@ def test_a_checkpoint_behind_a_gap_heals_it():
 @pytest.mark.parametrize(
     ("commits", "version", "missing"), [([], None, 0), ([1, 2], None, 0), ([3], 5, 0)]
 )
-def test_without_version_0_and_without_a_checkpoint_nothing_can_be_read(commits, version, missing):
+def test_missing_version_0_without_a_checkpoint_raises(commits, version, missing):
     with pytest.raises(LogCorrupt, match="no checkpoint to start from") as caught:
         plan_segment(listing(commits), version)
     assert caught.value.version == missing
@@ -105,21 +105,21 @@ def test_without_version_0_and_without_a_checkpoint_nothing_can_be_read(commits,
     ("version", "base", "read"),
     [(0, None, [0]), (2, None, [0, 1, 2]), (3, 3, []), (5, 3, [4, 5]), (6, 6, []), (8, 6, [7, 8])],
 )
-def test_time_travel_builds_on_the_checkpoint_below(version, base, read):
+def test_time_travel_starts_from_the_checkpoint_below(version, base, read):
     found = plan_segment(listing(range(10), [3, 6]), version)
     assert (found.version, found.checkpoint, versions(found)) == (version, base, read)
 
 
-def test_a_gap_behind_the_asked_version_is_no_concern():
+def test_gap_after_the_requested_version_is_ignored():
     assert plan_segment(listing([0, 1, 3]), 1).gap is None
 
 
-def test_a_version_whose_commits_are_gone_is_an_error():
+def test_version_without_its_commits_raises():
     with pytest.raises(LogCorrupt, match="version 0 is missing"):
         plan_segment(listing([5, 6], [4]), 3)
 
 
-def test_an_unusable_checkpoint_is_passed_over_when_the_commits_are_there():
+def test_unusable_checkpoint_is_bypassed_with_commits():
     log = listing(range(8), [2, 5])
     assert plan_segment(log, None, {5}).checkpoint == 2
     assert plan_segment(log, None, {5, 2}).checkpoint is None
@@ -140,16 +140,14 @@ def test_an_unusable_checkpoint_is_passed_over_when_the_commits_are_there():
         ([*range(6), *range(7, 11)], [10], {10}, 6),
     ],
 )
-def test_an_unusable_checkpoint_never_makes_the_table_older(
-    commits, checkpoints, unusable, missing
-):
+def test_unusable_checkpoint_without_commits_raises(commits, checkpoints, unusable, missing):
     with pytest.raises(LogCorrupt, match=f"version {max(unusable)} cannot be read") as caught:
         plan_segment(listing(commits, checkpoints), None, unusable)
     assert caught.value.version == missing
     assert caught.value.file == f"_transaction_log/{missing:020d}.json"
 
 
-def test_an_unusable_checkpoint_behind_the_asked_version_is_no_concern():
+def test_unusable_checkpoint_after_the_requested_version_is_ignored():
     assert plan_segment(listing([0, 1, 6], [5]), 1, {5}).version == 1
 
 
@@ -167,7 +165,7 @@ def test_an_unusable_checkpoint_behind_the_asked_version_is_no_concern():
         ([0, 1, 2, 4], [3], 4, 0),
     ],
 )
-def test_the_earliest_version(commits, checkpoints, newest, first):
+def test_earliest_rebuildable_version(commits, checkpoints, newest, first):
     log = listing(commits, checkpoints)
     assert plan_segment(log, None).version == newest
     assert earliest_rebuildable_version(log, newest) == first
@@ -195,7 +193,9 @@ def attempt(log, version, unusable=frozenset()):
 
 @settings(deadline=None, max_examples=300)
 @given(some, some, some, st.integers(0, HIGH))
-def test_a_version_is_reached_exactly_if_it_can_be_rebuilt(commits, checkpoints, unusable, version):
+def test_version_is_reached_if_and_only_if_it_can_be_rebuilt(
+    commits, checkpoints, unusable, version
+):
     found = attempt(listing(commits, checkpoints), version, unusable)
     reached = found is not None and found.version == version
     assert reached == rebuildable(commits, checkpoints - unusable, version)
@@ -208,7 +208,7 @@ def test_a_version_is_reached_exactly_if_it_can_be_rebuilt(commits, checkpoints,
 
 @settings(deadline=None, max_examples=300)
 @given(some, some, some)
-def test_the_newest_version_is_everything_up_to_the_first_gap(commits, checkpoints, unusable):
+def test_latest_version_ends_at_the_first_gap(commits, checkpoints, unusable):
     usable = checkpoints - unusable
     base = max(usable, default=-1)
     reached = base
@@ -226,9 +226,7 @@ def test_the_newest_version_is_everything_up_to_the_first_gap(commits, checkpoin
 @settings(deadline=None, max_examples=300)
 @given(some, some)
 @example(frozenset({0, 1, 2, 4}), frozenset({3}))
-def test_from_the_earliest_version_on_every_version_can_be_rebuilt_and_none_before(
-    commits, checkpoints
-):
+def test_every_version_from_the_earliest_on_can_be_rebuilt(commits, checkpoints):
     log = listing(commits, checkpoints)
     newest = attempt(log, None)
     if newest is None:

@@ -1,4 +1,4 @@
-"""Text to types, by the schema: exact, or unknown."""
+"""Casting text to the types of the schema: exact, or unknown."""
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -72,7 +72,7 @@ NEW_YEAR = micros(2024, 1, 1)
 )
 @pytest.mark.parametrize("kind", [ZONED, NAIVE], ids=str)
 @pytest.mark.parametrize("upper", [False, True])
-def test_timestamps(text, moment, kind, upper):
+def test_cast_timestamps(text, moment, kind, upper):
     assert cast(text, kind, upper=upper) == moment
 
 
@@ -107,7 +107,7 @@ def test_timestamps(text, moment, kind, upper):
     ],
 )
 @pytest.mark.parametrize("kind", [ZONED, NAIVE], ids=str)
-def test_what_is_no_sure_timestamp_is_unknown(text, kind):
+def test_ambiguous_timestamp_is_unknown(text, kind):
     assert cast(text, kind) is None
 
 
@@ -161,7 +161,7 @@ DAY = (date(2024, 1, 1) - date(1970, 1, 1)).days
         ("", None),
     ],
 )
-def test_dates(text, day):
+def test_cast_dates(text, day):
     assert cast(text, pa.date32()) == day
 
 
@@ -202,7 +202,7 @@ def test_longs_above_2_to_the_53_are_exact(number):
     ],
 )
 @pytest.mark.parametrize("kind", INTEGERS, ids=str)
-def test_what_is_no_integer_is_unknown(text, kind):
+def test_invalid_integer_is_unknown(text, kind):
     assert cast(text, kind) is None
 
 
@@ -236,7 +236,7 @@ def test_what_is_no_integer_is_unknown(text, kind):
         ("abc", None),
     ],
 )
-def test_doubles(text, number):
+def test_cast_doubles(text, number):
     assert cast(text, pa.float64()) == number
 
 
@@ -249,7 +249,7 @@ def test_doubles(text, number):
         ("NaN", None),
     ],
 )
-def test_floats(text, number):
+def test_cast_floats(text, number):
     assert cast(text, pa.float32()) == number
 
 
@@ -304,7 +304,7 @@ def test_decimals_are_exact_or_unknown(text, precision, scale, number):
         ("", None),
     ],
 )
-def test_booleans(text, meant):
+def test_cast_booleans(text, meant):
     assert cast(text, pa.bool_()) is meant
 
 
@@ -323,7 +323,7 @@ def test_booleans(text, meant):
         ("abc [truncated]", "abc [truncated]"),
     ],
 )
-def test_strings_lose_only_the_mark_of_truncation(text, meant):
+def test_strings_lose_only_the_truncation_mark(text, meant):
     assert cast(text, pa.string()) == meant
 
 
@@ -344,7 +344,7 @@ def test_strings_lose_only_the_mark_of_truncation(text, meant):
     ],
     ids=str,
 )
-def test_which_types_have_bounds(kind, yes):
+def test_types_with_bounds(kind, yes):
     assert has_bounds(kind) is yes
 
 
@@ -361,14 +361,14 @@ KINDS += [pa.date32(), ZONED, NAIVE, pa.string()]
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("texts", [[], [None], [None, None], ["junk"], ["junk", None]], ids=repr)
-def test_columns_with_nothing_in_them_keep_their_length_and_type(kind, texts):
+def test_empty_and_null_columns_keep_their_length_and_type(kind, texts):
     found = cast_text(column(*texts), kind)
     assert (found.type, len(found)) == (kind, len(texts))
     if kind != pa.string():
         assert found.null_count == len(texts)
 
 
-def test_a_column_in_chunks_keeps_its_order():
+def test_chunked_column_keeps_its_order():
     text = pa.chunked_array([["1"], [], ["x", None, "2"]], pa.string())
     assert cast_text(text, pa.int64()).to_pylist() == [1, None, None, 2]
     assert plain(cast_text(text, pa.date32())) == [1, None, None, 2]
@@ -426,14 +426,14 @@ texts = st.lists(
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @settings(deadline=None, max_examples=60)
 @given(texts=texts, upper=st.booleans())
-def test_a_value_reads_the_same_alone_and_among_others(kind, texts, upper):
+def test_value_casts_the_same_alone_and_among_others(kind, texts, upper):
     together = plain(cast_text(column(*texts), kind, upper=upper))
     assert together == [cast(text, kind, upper=upper) for text in texts]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("text", ODD)
-def test_an_odd_value_reads_the_same_beside_any_other(kind, text):
+def test_unusual_value_casts_the_same_with_any_other(kind, text):
     alone = cast(text, kind)
     for other in ("junk", "0x1", "1", "2024-01-01", "2024-01-01T00:00:00Z", "true", None):
         assert plain(cast_text(column(other, text), kind))[1] == alone
@@ -447,7 +447,7 @@ def test_any_long_is_exact(seq_numbers):
 
 @settings(deadline=None, max_examples=60)
 @given(st.datetimes(), st.integers(-14 * 60, 14 * 60).filter(bool))
-def test_any_moment_with_any_zone_is_exact(when, minutes):
+def test_any_timestamp_with_any_zone_is_exact(when, minutes):
     sign = "+" if minutes > 0 else "-"
     zone = f"{sign}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
     text = when.isoformat(timespec="microseconds") + zone
@@ -461,7 +461,7 @@ def partition(kind, *texts):
     return plain(values), unknown.to_pylist()
 
 
-def test_partition_values_of_a_string_are_themselves_the_empty_one_too():
+def test_string_partition_values_are_verbatim_including_empty():
     found, unknown = partition(pa.string(), "a", "", None, HIVE_NULL, "5", "x" + TRUNCATION_MARK)
     assert found == ["a", "", None, None, "5", "x" + TRUNCATION_MARK]
     assert unknown == [False] * 6
@@ -484,9 +484,7 @@ def test_partition_values_of_a_string_are_themselves_the_empty_one_too():
     ],
     ids=str,
 )
-def test_partition_values_of_other_types_are_typed_null_or_known_to_be_unknown(
-    kind, good, value, bad
-):
+def test_partition_values_of_other_types_are_typed_null_or_unknown(kind, good, value, bad):
     found, unknown = partition(kind, good, "", None, HIVE_NULL, bad)
     assert found == [value, None, None, None, None]
     assert unknown == [False, False, False, False, True]
@@ -494,10 +492,10 @@ def test_partition_values_of_other_types_are_typed_null_or_known_to_be_unknown(
     assert partition(kind, "", None, HIVE_NULL) == ([None] * 3, [False] * 3)
 
 
-def test_binary_partition_values_are_bytes_whatever_stands_beside_them():
+def test_binary_partition_values_are_bytes():
     assert partition(pa.binary(), "ab", "5") == ([b"ab", b"5"], [False, False])
     assert partition(pa.binary(), "ab", "x") == ([b"ab", b"x"], [False, False])
 
 
-def test_a_partition_value_of_a_column_without_type_is_unknown():
+def test_partition_value_of_a_null_type_column_is_unknown():
     assert partition(pa.null(), None, "a") == ([None, None], [False, True])

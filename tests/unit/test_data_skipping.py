@@ -1,4 +1,4 @@
-"""Pruning, rule by rule: what may be dropped, and above all what may not."""
+"""Data skipping, rule by rule: which files may be skipped and which may not."""
 
 import json
 
@@ -102,7 +102,7 @@ POWER = [
 
 
 @pytest.mark.parametrize(("where", "kept"), POWER, ids=range(len(POWER)))
-def test_sorted_files_are_found_by_their_range(plan, where, kept):
+def test_sorted_files_are_skipped_by_range(plan, where, kept):
     assert "".join(plan(where, *ID).paths) == kept
 
 
@@ -240,7 +240,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("where", "add"), KEPT, ids=range(len(KEPT)))
-def test_what_may_match_is_kept(plan, where, add):
+def test_files_that_may_match_are_kept(plan, where, add):
     assert plan(where, add).num_files == 1
 
 
@@ -336,7 +336,7 @@ DROPPED = [
 
 
 @pytest.mark.parametrize(("where", "add"), DROPPED, ids=range(len(DROPPED)))
-def test_what_cannot_match_is_dropped(plan, where, add):
+def test_files_that_cannot_match_are_skipped(plan, where, add):
     assert plan(where, add).num_files == 0
 
 
@@ -345,24 +345,24 @@ def test_maps_win_over_the_stats_text(plan):
     assert plan("id = 150", both).num_files == 0
 
 
-def test_a_column_new_to_the_schema_keeps_old_files(plan):
+def test_added_column_keeps_old_files(plan):
     schema = pa.schema([*SCHEMA, ("later", pa.int64())])
     assert plan("later = 5", bounds("1", "2"), schema=schema).num_files == 1
 
 
-def test_a_partition_column_the_schema_lacks_is_text(plan):
+def test_partition_column_missing_from_the_schema_is_text(plan):
     adds = [{"partition_values": {"hour": hour}} for hour in ("9", "10", None)]
     found = plan("hour > '10'", *adds, partitions=["hour"])
     assert found.paths == ["0"]
     assert found.explain().clauses[0].files_dropped == 2
 
 
-def test_keys_outside_the_schema_are_no_columns(plan):
+def test_statistics_of_unknown_columns_are_ignored(plan):
     with pytest.raises(arrowlog.InvalidRequest, match="no column 'ghost'"):
         plan("ghost = 5", bounds("1", "2", "ghost"))
 
 
-def test_names_of_columns_may_have_any_characters(plan):
+def test_column_names_may_have_any_characters(plan):
     odd = ['sp ace "q"', "dot.ted", "partition.x", "min.x", "a'b", "`tick`"]
     schema = pa.schema([(name, pa.int64()) for name in odd])
     for name in odd[:3]:
@@ -386,7 +386,7 @@ def test_names_of_columns_may_have_any_characters(plan):
         assert found.paths == ["0"], name
 
 
-def test_refreshing_keeps_plans_right(root):
+def test_plans_are_right_after_a_refresh(root):
     opening = [testing.protocol(), testing.metadata(SCHEMA, PARTITIONS)]
     testing.write_commit(root, 0, opening)
     testing.write_commit(

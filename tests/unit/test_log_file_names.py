@@ -1,4 +1,4 @@
-"""File names of a log: every spelling is read, one is written."""
+"""File names in a log: every width is read, one is written."""
 
 import pytest
 
@@ -22,13 +22,13 @@ def forms(listing):
 
 
 @pytest.mark.parametrize("digits", [1, 2, 10, 18, 19, 20, 21, 40, 200])
-def test_a_commit_is_known_by_its_value_whatever_its_width(digits):
+def test_commit_version_is_read_from_names_of_any_width(digits):
     name = f"{7:0{digits}d}.json"
     assert classify_names([name]).commits == {7: f"{LOG}/{name}"}
 
 
 @pytest.mark.parametrize("digits", [1, 18, 20, 21])
-def test_a_json_checkpoint_is_known_by_its_value_whatever_its_width(digits):
+def test_json_checkpoint_version_is_read_from_names_of_any_width(digits):
     name = f"{7:0{digits}d}.checkpoint.json"
     listing = classify_names([name])
     assert listing.checkpoints == {7: (("json", (f"{LOG}/{name}",)),)}
@@ -52,13 +52,13 @@ def test_two_names_for_one_version_are_refused(widths, suffix):
     assert all(name in str(caught.value) for name in names)
 
 
-def test_the_same_name_twice_in_a_listing_is_one_file():
+def test_duplicate_name_in_a_listing_is_one_file():
     once = [f"{TWENTY}.json", "8.json"]
     again = [name.encode().decode() for name in once]  # equal, not the same object
     assert classify_names(once + again).commits == {7: f"{LOG}/{once[0]}", 8: f"{LOG}/{once[1]}"}
 
 
-def test_the_largest_version_is_accepted():
+def test_largest_version_is_accepted():
     names = [f"{MAX_VERSION:020d}.json", f"{MAX_VERSION}.checkpoint.json"]
     listing = classify_names(names)
     assert listing.newest == MAX_VERSION
@@ -69,14 +69,14 @@ def test_the_largest_version_is_accepted():
     "stem", [str(MAX_VERSION + 1), f"{MAX_VERSION + 1:020d}", "9" * 20, "9" * 21, "9" * 5000]
 )
 @pytest.mark.parametrize("suffix", [".json", ".checkpoint.json"])
-def test_a_version_that_is_too_large_is_refused(stem, suffix):
+def test_too_large_version_is_refused(stem, suffix):
     with pytest.raises(LogCorrupt, match="larger than a log can have") as caught:
         classify_names([stem + suffix])
     assert caught.value.file.startswith(f"_transaction_log/{stem[:20]}")
     assert len(str(caught.value)) < 300
 
 
-def test_a_parquet_checkpoint_of_a_version_that_is_too_large_is_refused():
+def test_parquet_checkpoint_of_a_too_large_version_is_refused():
     with pytest.raises(LogCorrupt, match="larger than a log can have"):
         classify_names([], [f"{'9' * 20}.checkpoint.parquet"])
 
@@ -86,7 +86,7 @@ def test_a_parquet_checkpoint_of_a_version_that_is_too_large_is_refused():
     ["٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٧", "0000000000000000000７", "0000000000000000000²", "٧", "७", "²"],  # noqa: RUF001
 )
 @pytest.mark.parametrize("suffix", [".json", ".checkpoint.json"])
-def test_digits_that_are_not_ascii_are_not_a_version(stem, suffix):
+def test_non_ascii_digits_are_not_a_version(stem, suffix):
     assert classify_names([stem + suffix]).empty
 
 
@@ -125,7 +125,7 @@ def test_other_names_in_the_log_folder_are_ignored(name):
     assert classify_names([name]).empty
 
 
-def test_a_parquet_checkpoint_is_found_in_its_folder():
+def test_parquet_checkpoint_is_found_in_its_folder():
     name = f"{TWENTY}.checkpoint.parquet"
     listing = classify_names([], [name, f"{TWENTY}.checkpoint.json"])
     assert forms(listing) == {7: [("parquet", (f"{TWENTY}.checkpoint.json", name))]}
@@ -134,13 +134,13 @@ def test_a_parquet_checkpoint_is_found_in_its_folder():
     assert listing.newest == 7
 
 
-def test_the_parts_of_a_parquet_checkpoint_come_in_order():
+def test_parts_of_a_parquet_checkpoint_are_sorted():
     parts = [f"{TWENTY}.checkpoint.{n:05d}-of-00011.parquet" for n in range(1, 12)]
     listing = classify_names([], reversed(parts))
     assert forms(listing) == {7: [("parquet", tuple(parts))]}
 
 
-def test_the_form_that_opens_faster_comes_first():
+def test_parquet_form_is_preferred():
     json, parquet = f"{TWENTY}.checkpoint.json", f"{TWENTY}.checkpoint.parquet"
     listing = classify_names([json], [parquet])
     assert forms(listing) == {7: [("parquet", (parquet,)), ("json", (json,))]}
@@ -167,7 +167,7 @@ def test_other_names_in_the_folder_of_checkpoints_are_ignored(name):
     assert classify_names([], [name]).empty
 
 
-def test_newest_is_the_highest_of_everything():
+def test_newest_is_the_highest_version_of_all_files():
     assert classify_names([]).newest == -1
     assert classify_names(["3.json"], ["5.checkpoint.parquet"]).newest == 5
     assert classify_names(["3.json", "4.checkpoint.json"]).newest == 4
@@ -175,7 +175,7 @@ def test_newest_is_the_highest_of_everything():
 
 
 @pytest.mark.parametrize("version", [0, 7, 10**17, MAX_VERSION])
-def test_what_is_written_is_twenty_digits_and_read_back(version):
+def test_written_names_have_20_digits_and_round_trip(version):
     assert commit_name(version) == f"{version:020d}.json"
     listing = classify_names([commit_name(version), f"{version:020d}.checkpoint.json"])
     assert listing.commits == {version: f"{LOG}/{commit_name(version)}"}
@@ -196,12 +196,12 @@ def test_what_is_written_is_twenty_digits_and_read_back(version):
         ("/etc/passwd", False),
     ],
 )
-def test_a_manifest_may_name_only_parts_of_its_own_version(name, yes):
+def test_manifest_may_name_only_parts_of_its_own_version(name, yes):
     assert is_json_part(name, 7) is yes
 
 
 @pytest.mark.parametrize("rest", [".checkpoint.0123456789ab.00001.json", ".checkpoint.parquet"])
-def test_a_part_with_more_digits_than_python_converts_is_corrupt(rest):
+def test_part_with_too_many_digits_raises_log_corrupt(rest):
     check = is_json_part if rest.endswith(".json") else is_parquet_part
     with pytest.raises(LogCorrupt, match="version number"):
         check("1" * 5000 + rest, 1)

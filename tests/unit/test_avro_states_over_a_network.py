@@ -1,4 +1,4 @@
-"""Tables with states where a stat costs a request: found by listings from the pointer."""
+"""Tables with Avro states where a stat costs a request: found by listings from the pointer."""
 
 import os
 import uuid
@@ -54,7 +54,7 @@ def test_states_and_metadata_are_found_from_the_pointer(remote, pointed):
     assert table.snapshot() is table.snapshot()
 
 
-def test_commits_over_a_network(remote):
+def test_commits_with_states_over_a_network(remote):
     uri, _, _ = remote
     table = arrowlog.Table.create(uri, st.SCHEMA, st.PARTITIONS)
     table.upgrade_protocol(reader=4, writer=4)
