@@ -46,7 +46,7 @@ STATIC = [
     ["-m", "mypy"],
 ]
 JOBS = {
-    "demo": [["-m", "arrowlog.cli", "demo"]],
+    "demo": [["-m", "arrowlog", "demo"]],
     "quick": [
         *STATIC,
         ["-m", "pytest", "-q", "-n", "2", "-m", FAST, "tests/unit", "tests/test_architecture.py"],

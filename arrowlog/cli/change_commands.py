@@ -1,4 +1,4 @@
-"""Commands that change a table: create, remove, restore, set-property and others."""
+"""Commands that change or maintain a table: create, restore, compact, vacuum and others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from arrowlog.cli.app import (
     parse_pairs,
     read_paths,
     settings_options,
+    version_option,
     with_table,
 )
-from arrowlog.cli.output import print_cleanup, print_record, print_table
+from arrowlog.cli.output import print_cleanup, print_record, print_table, progress_bar
 from arrowlog.display import format_bytes, format_items
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from arrowlog.snapshot import CheckpointResult
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, change nothing.")
 
@@ -375,3 +378,317 @@ def _print_commit(done: arrowlog.CommitResult, output: str, limit: int | None, w
         **{name: [count] for name, count in done.operation_metrics.items()},
     }
     print_record(pa.table(row), output, limit)
+
+
+@commands.command()
+@click.argument("table", shell_complete=complete_folder)
+@click.argument("target", required=False, shell_complete=complete_folder)
+@click.option("--where", metavar="PREDICATE", help="Convert only rows that match.")
+@version_option
+@settings_options
+@output_options
+def convert(
+    table: str,
+    target: str | None,
+    where: str | None,
+    version: int | None,
+    settings: dict[str, str],
+    storage_options: dict[str, str],
+    output: str,
+    limit: int | None,
+) -> None:
+    r"""Write the rows of TABLE to a new table at TARGET.
+
+    Use it to turn splits into Parquet files, or to copy a part of a table. The new table has the
+    schema and the partition columns of TABLE, statistics for every file, and all rows in one
+    commit.
+
+    Without TARGET, a Delta table becomes an arrowlog table in place: it gets a log over the same
+    data files, which are neither read nor written. So does a folder of Parquet files without a log;
+    `arrowlog rebuild --dry-run` shows its schema and problems first.
+
+    \b
+    Examples:
+      arrowlog convert /data/folder_of_parquet_files
+      arrowlog convert /data/documents /data/documents_parquet
+      arrowlog convert s3://bucket/documents /data/part --where "id < 1000"
+    """
+    made = arrowlog.convert(
+        table,
+        target,
+        where=where,
+        version=version,
+        storage_options=storage_options,
+        options=settings,
+    )
+    snapshot = made.snapshot()
+    rows, files = snapshot.num_records, snapshot.num_files
+    if output == "text":
+        held = "an unknown number of rows" if rows is None else format_items(rows, "row")
+        print(f"{held} in {format_items(files, 'file')} at {made.uri}")
+        return
+    import pyarrow as pa
+
+    row = {"uri": [made.uri], "version": [made.version], "files": [files]}
+    print_record(pa.table({**row, "rows": pa.array([rows], pa.int64())}), output, limit)
+
+
+@commands.command()
+@with_table
+@output_options
+def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
+    r"""Write a checkpoint of the newest version of TABLE.
+
+    A checkpoint holds the complete state, so that opening the table replays only later commits.
+    Writers make one every `checkpoint.interval` commits; use this command if a table opens slowly
+    or its writers make none.
+
+    \b
+    Examples:
+      arrowlog checkpoint /data/events
+      arrowlog checkpoint s3://bucket/events --output json
+    """
+    done = table.checkpoint()
+    if output != "text":
+        print_record(_row(done), output, limit)
+    elif done.names:
+        held, size = format_items(done.num_files, "file"), format_bytes(done.size_bytes)
+        print(f"Version {done.version}: {held} in a checkpoint of {size}.")
+    else:
+        print(f"Version {done.version} already has a checkpoint.")
+
+
+@commands.command()
+@with_table
+@click.option(
+    "--dry-run/--no-dry-run",
+    default=None,
+    help="List the files, delete nothing.  [default: the table's `cleanup.dryRun`]",
+)
+@output_options
+def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int | None) -> None:  # noqa: FBT001 -- click gives it by name
+    r"""Delete expired commits and checkpoints of TABLE.
+
+    Use it to shorten a long log; run it with --dry-run first. A file is deleted if it is older than
+    the retention settings, and a newer checkpoint, which is verified first, covers it. Their
+    versions can no longer be read. Every deleted file is listed. Data files stay until `arrowlog
+    vacuum`.
+
+    \b
+    Examples:
+      arrowlog cleanup /data/events --dry-run
+      arrowlog cleanup /data/events --no-dry-run --output json
+    """
+    print_cleanup(table.cleanup(dry_run=dry_run), output, limit)
+
+
+@commands.command()
+@with_table
+@click.option(
+    "--target-size",
+    default="128MB",
+    show_default=True,
+    metavar="SIZE",
+    help="Size of the new files.",
+)
+@click.option(
+    "--where", metavar="PREDICATE", help="Compact only files that may have matching rows."
+)
+@click.option("--max-groups", type=Count(), metavar="N", help="Write at most N new files.")
+@click.option(
+    "--max-files-per-group", type=Count(), metavar="N", help="Merge at most N files into one."
+)
+@click.option(
+    "--include-skipped", is_flag=True, help="Also try files in cooldown (see arrowlog skips)."
+)
+@_DRY_RUN
+@output_options
+def compact(
+    table: arrowlog.Table,
+    target_size: str,
+    where: str | None,
+    max_groups: int | None,
+    max_files_per_group: int | None,
+    include_skipped: bool,  # noqa: FBT001 -- click gives it by name
+    dry_run: bool,  # noqa: FBT001 -- the same
+    output: str,
+    limit: int | None,
+) -> None:
+    r"""Merge small Parquet files of TABLE into larger ones.
+
+    Use it when many small files make queries slow. Rows do not change. Each group of files is
+    one commit, so other writers can go on. A file that cannot be read is recorded as a skip and
+    left out. The small files stay on disk until `arrowlog vacuum`.
+
+    \b
+    Examples:
+      arrowlog compact /data/events --dry-run
+      arrowlog compact /data/events --where "day >= '2024-01-01'"
+      arrowlog compact s3://bucket/events --target-size 256MB --max-groups 10
+    """
+    with progress_bar("compacting", at_once=True) as progress:
+        done = table.compact(
+            target_size,
+            where,
+            max_groups=max_groups,
+            max_files_per_group=max_files_per_group,
+            include_skipped=include_skipped,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    groups = done.to_arrow()
+    if output != "text":
+        print_table(groups, output, limit)
+    elif groups.num_rows:
+        print_table(_with_partition_text(groups), output, limit)
+    if output == "text":
+        verb = "would become" if dry_run else "became"
+        new = "" if dry_run else f" of {format_bytes(done.bytes_added)}"
+        print(
+            f"{format_items(done.files_removed, 'file')} of {format_bytes(done.bytes_removed)}"
+            f" {verb} {done.files_added:,}{new}."
+            if groups.num_rows
+            else "There is nothing to compact."
+        )
+        for path, reason in done.skipped:
+            print(f"Skipped {path}: {reason}.")
+    if any(group.status in ("failed", "unknown") for group in done.groups):
+        raise SystemExit(1)
+
+
+@commands.command()
+@with_table
+@click.option(
+    "--older-than",
+    default="7d",
+    show_default=True,
+    metavar="AGE",
+    help="Keep files younger than this.",
+)
+@click.option(
+    "--force", is_flag=True, help="Allow --older-than below 24h. Safe only without active writers."
+)
+@click.option(
+    "--ignore-log",
+    "ignore_logs",
+    multiple=True,
+    metavar="FOLDER",
+    help="Also delete files that only this other log in the folder names. Repeatable.",
+)
+@_DRY_RUN
+@output_options
+def vacuum(
+    table: arrowlog.Table,
+    older_than: str,
+    force: bool,  # noqa: FBT001 -- click gives it by name
+    ignore_logs: tuple[str, ...],
+    dry_run: bool,  # noqa: FBT001 -- the same
+    output: str,
+    limit: int | None,
+) -> None:
+    r"""Delete data files that no version of TABLE needs.
+
+    Use it to free space after compact, remove or failed writes; run it with --dry-run first. Every
+    version that can be read keeps its files; `arrowlog cleanup` expires versions. Files younger
+    than --older-than stay, because they may belong to a commit in progress. Files that another log
+    in the folder names, such as one that a repair replaced, stay unless --ignore-log names it.
+
+    \b
+    Examples:
+      arrowlog vacuum /data/events --dry-run
+      arrowlog vacuum s3://bucket/events --older-than 30d
+      arrowlog vacuum /data/events --ignore-log _transaction_log_old
+    """
+    with progress_bar("deleting", at_once=True) as progress:
+        done = table.vacuum(
+            older_than, dry_run=dry_run, force=force, ignore_logs=ignore_logs, progress=progress
+        )
+    if output != "text" or done.num_files:
+        print_table(done.files, output, limit)
+    if output == "text":
+        verb = "would be deleted" if dry_run else "deleted"
+        print(f"{format_items(done.num_files, 'file')} {verb}, {format_bytes(done.bytes_freed)}.")
+        live, history, young = (done.counts[fate] for fate in ("live", "history", "young"))
+        history_size = format_bytes(done.sizes["history"])
+        print(
+            f"Kept: {format_items(live, 'live file')},"
+            f" {history:,} ({history_size}) that older versions need (from version"
+            f" {done.earliest_version} on), {young:,} too young."
+        )
+        if done.other_logs:
+            print(
+                f"Kept for other logs in the folder ({', '.join(done.other_logs)}):"
+                f" {format_items(done.counts['other-log'], 'file')},"
+                f" {format_bytes(done.sizes['other-log'])}."
+                " --ignore-log deletes them."
+            )
+    if done.failures:
+        raise SystemExit(1)
+
+
+@commands.command()
+@with_table
+@click.option(
+    "--history", is_flag=True, help="List all skips in the log, also those whose cooldown ended."
+)
+@click.option("--record", metavar="PATH", help="Record a skip of this file; needs --reason.")
+@click.option("--reason", help="Why the file is skipped, with --record.")
+@click.option(
+    "--cooldown",
+    default="24h",
+    show_default=True,
+    metavar="DURATION",
+    help="How long, with --record.",
+)
+@output_options
+def skips(
+    table: arrowlog.Table,
+    history: bool,  # noqa: FBT001 -- click gives it by name
+    record: str | None,
+    reason: str | None,
+    cooldown: str,
+    output: str,
+    limit: int | None,
+) -> None:
+    r"""List files of TABLE that compaction skips, and why.
+
+    Use it if files stay small although `arrowlog compact` runs. A file that cannot be merged is
+    skipped until its cooldown ends, then tried again. Readers are not affected. With --record,
+    adds a skip first.
+
+    \b
+    Examples:
+      arrowlog skips /data/events
+      arrowlog skips /data/events --history --output json
+      arrowlog skips /data/events --record day=1/a.parquet --reason "unreadable"
+    """
+    if record is not None:
+        if not reason:
+            raise click.UsageError("--record needs a --reason.")
+        table.skips.record(record, reason, cooldown=cooldown)
+    listed = table.skips.history() if history else table.skips.active()
+    if output != "text" or listed.num_rows:
+        print_table(listed, output, limit)
+    if output == "text":
+        noun, where = ("skip", "the log") if history else ("file", "cooldown")
+        print(f"{format_items(listed.num_rows, noun)} in {where}.")
+
+
+def _row(result: CheckpointResult) -> pa.Table:
+    """Return a checkpoint as a table of one row."""
+    from dataclasses import fields
+
+    import pyarrow as pa
+
+    names = [field.name for field in fields(result)]
+    values = {name: [getattr(result, name)] for name in names if name != "names"}
+    return pa.table({**values, "names": pa.array([list(result.names)], pa.list_(pa.string()))})
+
+
+def _with_partition_text(groups: pa.Table) -> pa.Table:
+    """Return the columns that fit a terminal, with the partition as `column=value`."""
+    import pyarrow as pa
+
+    parts = [", ".join(f"{k}={v}" for k, v in row) for row in groups["partition"].to_pylist()]
+    named = groups.select(["status", "files", "size_bytes", "new_size_bytes", "reason"])
+    return named.add_column(1, "partition", pa.array(parts, pa.string()))

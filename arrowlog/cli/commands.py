@@ -1,14 +1,15 @@
-"""Every command, and the run of the command line with its warnings and exit codes.
+"""The commands that only read, and the run of the command line with its warnings and exit codes.
 
-The commands that only read come first, then those that maintain a table. Those for damaged logs and
-those on rows have modules of their own. No module imported here loads an engine, so that help and
-shell completion are quick. Commands import what they need when they run.
+Commands that change, maintain or recover a table have modules of their own. No module imported here
+loads an engine, so that help and shell completion are quick. Commands import what they need when
+they run.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -16,34 +17,25 @@ from typing import TYPE_CHECKING
 import click
 
 import arrowlog
-from arrowlog.cli import (  # noqa: F401 -- add their commands
-    change_commands,
-    recovery_commands,
-    report_commands,
-    row_commands,
-)
+from arrowlog.cli import change_commands, recovery_commands  # noqa: F401 -- add their commands
 from arrowlog.cli.app import (
-    Count,
     commands,
     output_options,
     version_option,
     with_table,
 )
-from arrowlog.cli.output import print_cleanup, print_record, print_table
-from arrowlog.cli.progress import progress_bar
+from arrowlog.cli.output import print_record, print_table, progress_bar
 from arrowlog.display import format_bytes, format_items
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from arrowlog.scan import Engine
-    from arrowlog.snapshot import CheckpointResult
-
 
 _COLOURS = {"warning:": "yellow", "log": "green"}
 _COMMIT_COLUMNS = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
-_SHARE = click.FloatRange(0, 1)
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, change nothing.")
 
 
 @commands.command()
@@ -147,7 +139,7 @@ def scan(
 @click.argument("predicate")
 @click.option(
     "--min-pruning",
-    type=_SHARE,
+    type=click.FloatRange(0, 1),
     metavar="SHARE",
     help="Exit with 1 if less than this share of the files, from 0 to 1, is pruned.",
 )
@@ -304,8 +296,6 @@ def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None
       echo "FROM commits" | arrowlog sql /data/events
     """
     if query is None and sys.stdin.isatty():
-        from arrowlog.cli.prompt import run_prompt
-
         run_prompt(table, output, limit)
         return
     with progress_bar("reading commits") as report:
@@ -313,265 +303,214 @@ def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None
     print_table(result, output, limit)
 
 
-@commands.command()
-@with_table
-@output_options
-def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
-    r"""Write a checkpoint of the newest version of TABLE.
-
-    A checkpoint holds the complete state, so that opening the table replays only later commits.
-    Writers make one every `checkpoint.interval` commits; use this command if a table opens slowly
-    or its writers make none.
-
-    \b
-    Examples:
-      arrowlog checkpoint /data/events
-      arrowlog checkpoint s3://bucket/events --output json
-    """
-    done = table.checkpoint()
-    if output != "text":
-        print_record(_row(done), output, limit)
-    elif done.names:
-        held, size = format_items(done.num_files, "file"), format_bytes(done.size_bytes)
-        print(f"Version {done.version}: {held} in a checkpoint of {size}.")
-    else:
-        print(f"Version {done.version} already has a checkpoint.")
+_ROWS_SHOWN = 20  # without --limit
 
 
 @commands.command()
 @with_table
-@click.option(
-    "--dry-run/--no-dry-run",
-    default=None,
-    help="List the files, delete nothing.  [default: the table's `cleanup.dryRun`]",
-)
+@click.option("--where", metavar="PREDICATE", help="Print only rows that match.")
+@click.option("--columns", metavar="NAMES", help="Print only these columns, separated by commas.")
+@version_option
 @output_options
-def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int | None) -> None:  # noqa: FBT001 -- click gives it by name
-    r"""Delete expired commits and checkpoints of TABLE.
-
-    Use it to shorten a long log; run it with --dry-run first. A file is deleted if it is older than
-    the retention settings, and a newer checkpoint, which is verified first, covers it. Their
-    versions can no longer be read. Every deleted file is listed. Data files stay until `arrowlog
-    vacuum`.
-
-    \b
-    Examples:
-      arrowlog cleanup /data/events --dry-run
-      arrowlog cleanup /data/events --no-dry-run --output json
-    """
-    print_cleanup(table.cleanup(dry_run=dry_run), output, limit)
-
-
-@commands.command()
-@with_table
-@click.option(
-    "--target-size",
-    default="128MB",
-    show_default=True,
-    metavar="SIZE",
-    help="Size of the new files.",
-)
-@click.option(
-    "--where", metavar="PREDICATE", help="Compact only files that may have matching rows."
-)
-@click.option("--max-groups", type=Count(), metavar="N", help="Write at most N new files.")
-@click.option(
-    "--max-files-per-group", type=Count(), metavar="N", help="Merge at most N files into one."
-)
-@click.option(
-    "--include-skipped", is_flag=True, help="Also try files in cooldown (see arrowlog skips)."
-)
-@_DRY_RUN
-@output_options
-def compact(
+def rows(
     table: arrowlog.Table,
-    target_size: str,
     where: str | None,
-    max_groups: int | None,
-    max_files_per_group: int | None,
-    include_skipped: bool,  # noqa: FBT001 -- click gives it by name
-    dry_run: bool,  # noqa: FBT001 -- the same
+    columns: str | None,
+    version: int | None,
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Merge small Parquet files of TABLE into larger ones.
+    r"""Print rows of TABLE.
 
-    Use it when many small files make queries slow. Rows do not change. Each group of files is
-    one commit, so other writers can go on. A file that cannot be read is recorded as a skip and
-    left out. The small files stay on disk until `arrowlog vacuum`.
-
-    \b
-    Examples:
-      arrowlog compact /data/events --dry-run
-      arrowlog compact /data/events --where "day >= '2024-01-01'"
-      arrowlog compact s3://bucket/events --target-size 256MB --max-groups 10
-    """
-    with progress_bar("compacting", at_once=True) as progress:
-        done = table.compact(
-            target_size,
-            where,
-            max_groups=max_groups,
-            max_files_per_group=max_files_per_group,
-            include_skipped=include_skipped,
-            dry_run=dry_run,
-            progress=progress,
-        )
-    groups = done.to_arrow()
-    if output != "text":
-        print_table(groups, output, limit)
-    elif groups.num_rows:
-        print_table(_with_partition_text(groups), output, limit)
-    if output == "text":
-        verb = "would become" if dry_run else "became"
-        new = "" if dry_run else f" of {format_bytes(done.bytes_added)}"
-        print(
-            f"{format_items(done.files_removed, 'file')} of {format_bytes(done.bytes_removed)}"
-            f" {verb} {done.files_added:,}{new}."
-            if groups.num_rows
-            else "There is nothing to compact."
-        )
-        for path, reason in done.skipped:
-            print(f"Skipped {path}: {reason}.")
-    if any(group.status in ("failed", "unknown") for group in done.groups):
-        raise SystemExit(1)
-
-
-@commands.command()
-@with_table
-@click.option(
-    "--older-than",
-    default="7d",
-    show_default=True,
-    metavar="AGE",
-    help="Keep files younger than this.",
-)
-@click.option(
-    "--force", is_flag=True, help="Allow --older-than below 24h. Safe only without active writers."
-)
-@click.option(
-    "--ignore-log",
-    "ignore_logs",
-    multiple=True,
-    metavar="FOLDER",
-    help="Also delete files that only this other log in the folder names. Repeatable.",
-)
-@_DRY_RUN
-@output_options
-def vacuum(
-    table: arrowlog.Table,
-    older_than: str,
-    force: bool,  # noqa: FBT001 -- click gives it by name
-    ignore_logs: tuple[str, ...],
-    dry_run: bool,  # noqa: FBT001 -- the same
-    output: str,
-    limit: int | None,
-) -> None:
-    r"""Delete data files that no version of TABLE needs.
-
-    Use it to free space after compact, remove or failed writes; run it with --dry-run first. Every
-    version that can be read keeps its files; `arrowlog cleanup` expires versions. Files younger
-    than --older-than stay, because they may belong to a commit in progress. Files that another log
-    in the folder names, such as one that a repair replaced, stay unless --ignore-log names it.
+    Use it to look at the data, in Parquet files or in splits. The first 20 rows are printed unless
+    --limit says otherwise, in no particular order, and no more files are read than that takes. In
+    tables of splits, the predicate may search: text indexquery 'spark AND sql'.
 
     \b
     Examples:
-      arrowlog vacuum /data/events --dry-run
-      arrowlog vacuum s3://bucket/events --older-than 30d
-      arrowlog vacuum /data/events --ignore-log _transaction_log_old
+      arrowlog rows /data/events --limit 5
+      arrowlog rows /data/events --where "id > 900" --columns id,day
+      arrowlog rows /data/documents --where "text indexquery 'spark AND NOT sql'"
     """
-    with progress_bar("deleting", at_once=True) as progress:
-        done = table.vacuum(
-            older_than, dry_run=dry_run, force=force, ignore_logs=ignore_logs, progress=progress
-        )
-    if output != "text" or done.num_files:
-        print_table(done.files, output, limit)
-    if output == "text":
-        verb = "would be deleted" if dry_run else "deleted"
-        print(f"{format_items(done.num_files, 'file')} {verb}, {format_bytes(done.bytes_freed)}.")
-        live, history, young = (done.counts[fate] for fate in ("live", "history", "young"))
-        history_size = format_bytes(done.sizes["history"])
-        print(
-            f"Kept: {format_items(live, 'live file')},"
-            f" {history:,} ({history_size}) that older versions need (from version"
-            f" {done.earliest_version} on), {young:,} too young."
-        )
-        if done.other_logs:
-            print(
-                f"Kept for other logs in the folder ({', '.join(done.other_logs)}):"
-                f" {format_items(done.counts['other-log'], 'file')},"
-                f" {format_bytes(done.sizes['other-log'])}."
-                " --ignore-log deletes them."
+    dataset = table.scan(where, version).to_arrow_dataset()
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    for name in names or ():
+        if name not in dataset.schema.names:
+            raise arrowlog.InvalidRequest(
+                f"There is no column {name!r}.",
+                next=f"The columns are {', '.join(dataset.schema.names)}.",
             )
-    if done.failures:
-        raise SystemExit(1)
+    print_table(dataset.head(_ROWS_SHOWN if limit is None else limit, columns=names), output)
+
+
+_DEFAULT_FILE = "report.html"
 
 
 @commands.command()
 @with_table
 @click.option(
-    "--history", is_flag=True, help="List all skips in the log, also those whose cooldown ended."
+    "-o",
+    "--file",
+    "file",
+    metavar="FILE",
+    help=f"Write the page to this file; - is standard output.  [default: {_DEFAULT_FILE}]",
 )
-@click.option("--record", metavar="PATH", help="Record a skip of this file; needs --reason.")
-@click.option("--reason", help="Why the file is skipped, with --record.")
+@click.option("--paths", is_flag=True, help="Show the address of the table and paths of files.")
 @click.option(
-    "--cooldown",
-    default="24h",
-    show_default=True,
-    metavar="DURATION",
-    help="How long, with --record.",
+    "--data-files/--no-data-files",
+    default=True,
+    help="Check whether data files exist.  [default: yes]",
 )
-@output_options
-def skips(
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Print where the page is, or its numbers as one JSON document; then -o is optional.",
+)
+def report(
     table: arrowlog.Table,
-    history: bool,  # noqa: FBT001 -- click gives it by name
-    record: str | None,
-    reason: str | None,
-    cooldown: str,
+    file: str | None,
+    paths: bool,  # noqa: FBT001 -- click gives it by name
+    data_files: bool,  # noqa: FBT001 -- the same
     output: str,
-    limit: int | None,
 ) -> None:
-    r"""List files of TABLE that compaction skips, and why.
+    r"""Write a report on TABLE as one HTML page.
 
-    Use it if files stay small although `arrowlog compact` runs. A file that cannot be merged is
-    skipped until its cooldown ends, then tried again. Readers are not affected. With --record,
-    adds a skip first.
+    Use it to show the state of a table to others: the page works offline and can be mailed. It has
+    the findings of the doctor with their fixes, growth and churn over time, file sizes, skew of
+    partitions, statistics, which columns prune, checkpoints, retention and the last commits. It
+    shows names of columns and values of partitions; it has no rows, no credentials and, without
+    --paths, no paths. A damaged table gets a page, too, which says what could not be computed. A
+    report in FILE is replaced, any other file is refused. Exits with 0 whatever the findings are:
+    use `arrowlog doctor` as a gate.
 
     \b
     Examples:
-      arrowlog skips /data/events
-      arrowlog skips /data/events --history --output json
-      arrowlog skips /data/events --record day=1/a.parquet --reason "unreadable"
+      arrowlog report /data/events
+      arrowlog report s3://bucket/events -o events.html --no-data-files
+      arrowlog report /data/events --output json
     """
-    if record is not None:
-        if not reason:
-            raise click.UsageError("--record needs a --reason.")
-        table.skips.record(record, reason, cooldown=cooldown)
-    listed = table.skips.history() if history else table.skips.active()
-    if output != "text" or listed.num_rows:
-        print_table(listed, output, limit)
-    if output == "text":
-        noun, where = ("skip", "the log") if history else ("file", "cooldown")
-        print(f"{format_items(listed.num_rows, noun)} in {where}.")
+    target = file or (_DEFAULT_FILE if output == "text" else None)
+    path = None if target == "-" else target
+    with progress_bar("building the report", at_once=True) as progress:
+        made = table.report(path, paths=paths, data_files=data_files, progress=progress)
+    if target == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(made.html.encode("utf-8", "replace"))
+    elif output == "json":
+        print(made.to_json())
+    else:
+        health = made.facts.health
+        size = format_bytes(len(made.html.encode("utf-8", "replace")))
+        version = "unreadable" if health.version is None else f"version {health.version}"
+        print(f"{target}: {size}; {version}, {health.counts}.")
+        for section in made.facts.unavailable:
+            print(f"not computed: {section.replace('_', ' ')}")
 
 
-def _row(result: CheckpointResult) -> pa.Table:
-    """Return a checkpoint as a table of one row."""
-    from dataclasses import fields
+# fmt: off
+SQL_KEYWORDS = (
+    "SELECT", "FROM", "WHERE", "GROUP", "BY", "ORDER", "ALL", "LIMIT", "JOIN", "USING", "AS",
+    "AND", "OR", "NOT", "NULL", "COUNT", "SUM", "MIN", "MAX", "DESC", "DISTINCT", "HAVING",
+    "BETWEEN", "IN", "IS", "WITH",
+)
+# fmt: on
+_LAST_WORD = re.compile(r"[\w.]+$")
+_MAX_HISTORY_LINES = 1000
+_EXIT_COMMANDS = ("exit", "quit", ".exit", ".quit")
 
-    import pyarrow as pa
 
-    names = [field.name for field in fields(result)]
-    values = {name: [getattr(result, name)] for name in names if name != "names"}
-    return pa.table({**values, "names": pa.array([list(result.names)], pa.list_(pa.string()))})
+def run_prompt(table: arrowlog.Table, output: str, limit: int | None) -> None:
+    """Read queries and print their results until end of input or an exit command."""
+    names = _completions(table)
+    _enable_line_editing(names)
+    print(f"{table.uri}, version {table.version}. A query ends with ; or an empty line.")
+    print("Views: " + ", ".join(name for name in names[:12] if "." not in name))
+    print("Tab completes, arrow up recalls earlier lines, Ctrl-D exits.")
+    query = _read_query()
+    while query is not None:
+        if query:
+            try:
+                with progress_bar("reading commits") as report:
+                    result = table.query(query, progress=report)
+                print_table(result, output, limit)
+            except arrowlog.ArrowlogError as error:
+                print(f"Error: {error}")
+        query = _read_query()
 
 
-def _with_partition_text(groups: pa.Table) -> pa.Table:
-    """Return the columns that fit a terminal, with the partition as `column=value`."""
-    import pyarrow as pa
+def _read_query() -> str | None:
+    """Return the next query, which may span lines; "" after Ctrl-C, None at the end of input."""
+    lines: list[str] = []
+    try:
+        while True:
+            line = input("arrowlog> " if not lines else "     ...> ")
+            if not lines and line.strip().lower().rstrip(";") in _EXIT_COMMANDS:
+                return None
+            lines.append(line)
+            if not line.strip() or line.rstrip().endswith(";"):
+                return "\n".join(lines).strip().rstrip(";").strip()
+    except KeyboardInterrupt:
+        print()
+        return ""
+    except EOFError:
+        print()
+        return "\n".join(lines).strip() or None
 
-    parts = [", ".join(f"{k}={v}" for k, v in row) for row in groups["partition"].to_pylist()]
-    named = groups.select(["status", "files", "size_bytes", "new_size_bytes", "reason"])
-    return named.add_column(1, "partition", pa.array(parts, pa.string()))
+
+def _completions(table: arrowlog.Table) -> list[str]:
+    """Return the names to complete: views first, then columns."""
+    catalog = table.query(
+        "SELECT table_name AS name, column_name AS col FROM information_schema.columns"
+        " WHERE table_name NOT LIKE '\\_%' ESCAPE '\\' ORDER BY ALL"
+    )
+    views = dict.fromkeys(catalog["name"].to_pylist())
+    columns = dict.fromkeys(catalog["col"].to_pylist())
+    return [*views, "files_at(", *columns]
+
+
+def complete_line(names: Sequence[str], line: str) -> list[str]:
+    """Return the completions of the last word of a line.
+
+    >>> complete_line(["commits", "coverage", "min.id"], "SELECT * FROM co")
+    ['commits', 'coverage', 'COUNT']
+    >>> complete_line(["min.id"], 'SELECT m')
+    ['"min.id"', 'MIN', 'MAX']
+    """
+    last_word = _LAST_WORD.search(line)
+    prefix = last_word[0].lower() if last_word else ""
+    quoted = [f'"{name}"' if "." in name or " " in name else name for name in names]
+    matching = [name for name in quoted if name.lower().lstrip('"').startswith(prefix)]
+    return matching + [word for word in SQL_KEYWORDS if word.lower().startswith(prefix)]
+
+
+def _enable_line_editing(names: Sequence[str]) -> None:
+    """Set up completion and a history file, if this Python has readline."""
+    try:
+        import readline
+    except ImportError:
+        return
+    import atexit
+
+    def complete(_: str, number: int) -> str | None:
+        candidates = complete_line(names, readline.get_line_buffer()[: readline.get_endidx()])
+        return candidates[number] if number < len(candidates) else None
+
+    readline.set_completer(complete)
+    readline.set_completer_delims(" \t\n,;()=<>\"'")
+    libedit = "libedit" in (readline.__doc__ or "")
+    readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    path = os.path.join(base, "arrowlog", "sql_history")
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        if os.path.exists(path):
+            readline.read_history_file(path)
+        readline.set_history_length(_MAX_HISTORY_LINES)
+        atexit.register(readline.write_history_file, path)
+    except OSError:  # the history is optional: the home folder may be read-only
+        return
 
 
 @commands.command()

@@ -13,6 +13,7 @@ from arrowlog.formats.base import (
     RETIRED_FOLDER,
     STATS_COUNTS,
     STATS_MAPS,
+    UPGRADE,
     ActionFields,
     CheckpointForm,
     Checkpoints,
@@ -32,31 +33,29 @@ from arrowlog.formats.base import (
 from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
-    from arrowlog.formats.avro_container import (
-        Container,
-        damaged,
-        encode_bytes,
-        encode_long,
-        read_container,
-        unsupported,
-        write_container,
-    )
-    from arrowlog.formats.avro_schema import (
+    from arrowlog.formats.avro import (
         MAX_VALUE_DEPTH,
         AvroField,
         AvroType,
+        Container,
         SchemaError,
         ValueDamaged,
+        damaged,
+        encode_bytes,
+        encode_long,
         parse_schema,
+        read_container,
         read_value,
+        unsupported,
+        write_container,
     )
-    from arrowlog.formats.schema_ddl import parse_ddl
     from arrowlog.formats.table_schema import (
         PHYSICAL_NAME_KEY,
         StructLeaf,
         find_field_type,
         format_spark_schema,
         leaf_name,
+        parse_ddl,
         parse_spark_schema,
         physical_name,
         stats_keys,
@@ -67,31 +66,29 @@ if TYPE_CHECKING:
 # Loaded on first use: listing a log needs no schema and no pyarrow, most tables have no Avro files,
 # and few schemas are given as text.
 _ON_FIRST_USE = {
-    "avro_container": (
-        "Container",
-        "damaged",
-        "encode_bytes",
-        "encode_long",
-        "read_container",
-        "unsupported",
-        "write_container",
-    ),
-    "avro_schema": (
+    "avro": (
         "MAX_VALUE_DEPTH",
         "AvroField",
         "AvroType",
+        "Container",
         "SchemaError",
         "ValueDamaged",
+        "damaged",
+        "encode_bytes",
+        "encode_long",
         "parse_schema",
+        "read_container",
         "read_value",
+        "unsupported",
+        "write_container",
     ),
-    "schema_ddl": ("parse_ddl",),
     "table_schema": (
         "PHYSICAL_NAME_KEY",
         "StructLeaf",
         "find_field_type",
         "format_spark_schema",
         "leaf_name",
+        "parse_ddl",
         "parse_spark_schema",
         "physical_name",
         "stats_keys",
@@ -108,6 +105,7 @@ __all__ = [
     "RETIRED_FOLDER",
     "STATS_COUNTS",
     "STATS_MAPS",
+    "UPGRADE",
     "ActionFields",
     "AvroField",
     "AvroType",

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from arrowlog.storage import ObjectStat
 
 MAX_VERSION = (1 << 63) - 1
+# The next step for a table that this release cannot read.
+UPGRADE = "Upgrade arrowlog, or read the table with the program that wrote it."
 # A stalled writer that is further behind gets CommitStateUnknown. 1,000 random ids take 36 KB in a
 # checkpoint and cover 10 seconds at 100 commits per second.
 MAX_RECENT_COMMITS = 1000
@@ -584,7 +586,7 @@ class Format(ABC):
         raise UnsupportedProtocol(
             f"{where}: the table needs {needs}; this arrowlog supports {role} version {highest} and"
             f" the features {', '.join(sorted(self.features)) or 'none'}.",
-            next=f"Upgrade arrowlog, or {verb} the table with the program that wrote it.",
+            next=UPGRADE.replace("read", verb),
             code="feature-unknown" if unknown else "protocol-unknown",
         )
 

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, UnsupportedProtocol
-from arrowlog.formats.delta import DeletionVector, InvalidDeletionVector, classify_delta_names
+from arrowlog.formats import UPGRADE
+from arrowlog.formats.delta import DeletionVector, InvalidDeletionVector
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
 from arrowlog.snapshot import list_log, load_snapshot, verify_checkpoint
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _RESTORE = "Restore the file from a backup."
 _OTHER_PROGRAM = "Write a checkpoint with the program that writes the table."
-_UPGRADE = "Read the table with the program that wrote it, or upgrade arrowlog."
 _UNREADABLE_SCOPE = (
     "Delta table. Checked: the newest checkpoint and the commits after it. Not checked: all else,"
     " because the newest version cannot be read. arrowlog does not write or repair Delta logs."
@@ -51,7 +51,7 @@ def examine_delta_table(store: Store, options: ReadOptions, limits: DoctorLimits
         snapshot = load_snapshot(store, listing, options)
         _ = snapshot.num_files
     except UnsupportedProtocol as error:
-        problems.report("protocol-unknown", "error", error.what, where, _UPGRADE)
+        problems.report("protocol-unknown", "error", error.what, where, UPGRADE)
     except (LogCorrupt, InvalidRequest, FileNotFoundError) as error:
         if isinstance(error, LogCorrupt) and error.code == "file-unreadable":
             file = error.file or where
@@ -115,9 +115,8 @@ def _check_sums(
     store: Store, options: ReadOptions, snapshot: Snapshot, problems: ProblemLog
 ) -> None:
     """Compare the newest version with its checksum file, if it has one."""
-    names = store.list_from(options.format.log_folder, f"{snapshot.version:020d}")
-    name = classify_delta_names(names).checksums.get(snapshot.version)
-    if name is None:
+    name = f"{snapshot.version:020d}.crc"
+    if name not in store.list_from(options.format.log_folder, f"{snapshot.version:020d}"):
         return
     key = options.format.key(name)
     try:

@@ -28,16 +28,21 @@ from arrowlog.report.facts import (
     HealthFacts,
     LargeFile,
     PartitionsFacts,
+    Redaction,
     ReportFacts,
     RetentionFacts,
     RetentionStep,
     SummaryFacts,
     TimelineFacts,
 )
-from arrowlog.report.layout import measure_file_sizes, measure_partitions
-from arrowlog.report.pruning import measure_column, measure_partition_column
-from arrowlog.report.redaction import Redaction
-from arrowlog.report.timeline import describe_timeline, to_datetime
+from arrowlog.report.measures import (
+    describe_timeline,
+    measure_column,
+    measure_file_sizes,
+    measure_partition_column,
+    measure_partitions,
+    to_datetime,
+)
 from arrowlog.snapshot import CLOCK_TOLERANCE_MS
 from arrowlog.version import __version__
 

@@ -10,18 +10,24 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from arrowlog.display import format_bytes, format_count
-from arrowlog.report.charts import (
+from arrowlog.report.markup import (
     Bar,
+    Cell,
+    Head,
     Label,
     area_chart,
     bar_chart,
+    code,
+    data_details,
+    data_table,
     format_number,
     format_size,
     inline_bar,
+    name,
     stacked_bar,
+    text,
     time_labels,
 )
-from arrowlog.report.markup import Cell, Head, code, data_details, data_table, name, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from arrowlog.scan.explain import (
         Explanation,
     )
-    from arrowlog.scan.file_bounds import (
-        bounds_schema,
-        bounds_table,
-    )
     from arrowlog.scan.lazy_readers import (
         LazyRows,
         LazyScanner,
@@ -32,10 +28,7 @@ if TYPE_CHECKING:
         Split,
         plan_scan,
     )
-    from arrowlog.scan.read_reports import (
-        ReadLog,
-        ReadReport,
-    )
+    from arrowlog.scan.read_reports import ReadLog, ReadReport
     from arrowlog.scan.readable_rows import ReadableRows
     from arrowlog.scan.row_reader import (
         RowReader,
@@ -44,6 +37,10 @@ if TYPE_CHECKING:
         SPLIT_SUFFIX,
         SplitCacheOptions,
         mask_splits,
+    )
+    from arrowlog.scan.sql_plan import (
+        bounds_schema,
+        bounds_table,
     )
 
 # Each name is imported on first use, so that opening a table loads only what it needs.
@@ -59,9 +56,9 @@ _HOMES = {
         "map_column_case",
     ),
     "explain": ("Explanation",),
-    "file_bounds": (
-        "bounds_schema",
-        "bounds_table",
+    "lazy_readers": (
+        "LazyRows",
+        "LazyScanner",
     ),
     "plan": (
         "Engine",
@@ -69,20 +66,17 @@ _HOMES = {
         "Split",
         "plan_scan",
     ),
+    "read_reports": ("ReadLog", "ReadReport"),
     "readable_rows": ("ReadableRows",),
-    "read_reports": (
-        "ReadLog",
-        "ReadReport",
-    ),
     "row_reader": ("RowReader",),
     "split_rows": (
         "SPLIT_SUFFIX",
         "SplitCacheOptions",
         "mask_splits",
     ),
-    "lazy_readers": (
-        "LazyRows",
-        "LazyScanner",
+    "sql_plan": (
+        "bounds_schema",
+        "bounds_table",
     ),
 }
 

@@ -27,26 +27,24 @@ from arrowlog.predicate import (
     ForeignExpr,
     Literal,
     ValueSet,
+    case_branches,
+    case_spellings,
     choose_encloser,
     coerce_literals,
     enclose_literal,
+    fold_comparison,
+    is_natural,
     is_supported,
     literal_kinds,
     may_have_nan,
     merge_equalities,
+    natural_values,
     parse_monotone,
     referenced_columns,
     snap_to_integer,
     solve_comparison,
     split_between,
     unwrap_cast,
-)
-from arrowlog.scan.expression_parts import (
-    case_branches,
-    case_spellings,
-    fold_comparison,
-    is_natural,
-    natural_values,
 )
 from arrowlog.snapshot import comparison_type, has_only_ordered_text, to_comparable
 

@@ -28,7 +28,7 @@ from support.case_count import cases, first_seed
 
 import arrowlog
 from arrowlog.cli.commands import commands
-from arrowlog.cli.fixes import to_command
+from arrowlog.cli.recovery_commands import to_command
 from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 
 SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
@@ -228,7 +228,7 @@ def test_printed_commands_run_in_a_shell(tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "arrowlog"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m arrowlog.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m arrowlog "$@"\n')
     program.chmod(0o755)
 
     def shell(line):

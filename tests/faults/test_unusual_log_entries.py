@@ -84,7 +84,7 @@ def test_command_line_accepts_out_of_range_timestamps(root, millis):
     build(root, millis)
     for command, form in (("info", "text"), ("files", "json"), ("history", "text")):
         done = subprocess.run(
-            [sys.executable, "-m", "arrowlog.cli", command, root, "--output", form],
+            [sys.executable, "-m", "arrowlog", command, root, "--output", form],
             capture_output=True,
             text=True,
             check=False,

@@ -20,7 +20,7 @@ from arrowlog.cli.commands import commands
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "arrowlog.cli", *arguments]
+    command = [sys.executable, "-m", "arrowlog", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -66,7 +66,7 @@ def test_help_shows_examples():
 
 def test_shell_completes_commands_and_options():
     asked = {"_ARROWLOG_COMPLETE": "bash_source"}
-    command = [sys.executable, "-m", "arrowlog.cli"]
+    command = [sys.executable, "-m", "arrowlog"]
     script = subprocess.run(
         command, env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )
@@ -81,7 +81,7 @@ def test_shell_completes_commands_and_options():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_the_shell_script(shell):
     asked = {**os.environ, "_ARROWLOG_COMPLETE": f"{shell}_source"}
-    command = [sys.executable, "-m", "arrowlog.cli"]
+    command = [sys.executable, "-m", "arrowlog"]
     script = subprocess.run(command, env=asked, capture_output=True, text=True, check=False)
     done = run("completion", shell)
     assert done.returncode == 0
@@ -182,7 +182,7 @@ def test_scan_lists_the_files_to_read(events):
 
 
 def test_scan_writes_an_arrow_stream(events):
-    command = [sys.executable, "-m", "arrowlog.cli", "scan", events, "id < 5", "--output", "arrow"]
+    command = [sys.executable, "-m", "arrowlog", "scan", events, "id < 5", "--output", "arrow"]
     done = subprocess.run(command, capture_output=True, check=True)
     with pa.ipc.open_stream(done.stdout) as reader:
         assert reader.read_all().num_rows == 1
@@ -322,7 +322,7 @@ def test_unexpected_error_prints_a_traceback():
 
 def test_broken_pipe_prints_no_error(events):
     """As in `arrowlog files TABLE | head -1`."""
-    command = [sys.executable, "-m", "arrowlog.cli", "files", str(events)]
+    command = [sys.executable, "-m", "arrowlog", "files", str(events)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdout.readline()
         running.stdout.close()

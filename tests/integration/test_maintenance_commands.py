@@ -14,7 +14,7 @@ SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "arrowlog.cli", *arguments]
+    command = [sys.executable, "-m", "arrowlog", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

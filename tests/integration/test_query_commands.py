@@ -16,7 +16,7 @@ from support.event_table import build
 import arrowlog
 from arrowlog import testing
 
-CLI = [sys.executable, "-m", "arrowlog.cli"]
+CLI = [sys.executable, "-m", "arrowlog"]
 
 
 def run(*arguments, **more):

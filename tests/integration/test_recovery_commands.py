@@ -14,7 +14,7 @@ from arrowlog.formats.indextables.format import LOG_FOLDER
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "arrowlog.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "arrowlog", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, check=False)
 
 

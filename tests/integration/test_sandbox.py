@@ -88,7 +88,7 @@ def test_table_property_cannot_set_the_sandbox(place):
 
 def test_command_line_sandbox_flag(place):
     query = f"FROM read_csv('{place / 'secret.csv'}')"
-    command = [sys.executable, "-m", "arrowlog.cli", "sql", str(place / "table"), query]
+    command = [sys.executable, "-m", "arrowlog", "sql", str(place / "table"), query]
     free = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (free.returncode, "open sesame" in free.stdout) == (0, True)
     bound = subprocess.run([*command, "--restricted"], capture_output=True, text=True, check=False)

@@ -451,7 +451,7 @@ def test_failed_conversion_can_be_repeated(tmp_path):
 def test_rows_and_convert_on_the_command_line(table, tmp_path):
     def run(*arguments):
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-        command = [sys.executable, "-m", "arrowlog.cli", *arguments]
+        command = [sys.executable, "-m", "arrowlog", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
     shown = run("rows", table.uri, "--where", "body indexquery 'hello'", "--limit", "2")

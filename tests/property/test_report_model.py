@@ -12,7 +12,7 @@ from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.report.timeline import order_times
+from arrowlog.report.measures import order_times
 
 SCHEMA = pa.schema(
     [("p", pa.string()), ("id", pa.int64()), ("name", pa.string()), ("x", pa.float64())]

@@ -10,7 +10,6 @@ from arrowlog.formats.delta import (
     DELTA,
     check_delta_readable,
     check_type_changes,
-    classify_delta_names,
     decode_path,
     decode_paths,
     deletion_vector_ids,
@@ -25,7 +24,7 @@ from arrowlog.formats.delta import (
     stored_name,
     uses_column_mapping,
 )
-from arrowlog.formats.delta.features import is_supported_widening
+from arrowlog.formats.delta.column_mapping import is_supported_widening
 from arrowlog.snapshot.log_segment import plan_segment
 
 UUID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
@@ -41,15 +40,15 @@ def part(version, number, count):
 
 def test_only_commit_names_of_exactly_20_digits_are_accepted():
     odd = ["1.json", f"{1:019d}.json", f"{1:021d}.json", name(1, f"{UUID}.json"), ".tmp.json"]
-    found = classify_delta_names([name(0, "json"), *odd, "_staged_commits", "x.json.tmp"])
-    assert found.commits == {0: name(0, "json")}
+    found = DELTA.classify([name(0, "json"), *odd, "_staged_commits", "x.json.tmp"])
+    assert found.commits == {0: DELTA.key(name(0, "json"))}
     assert not found.checkpoints
 
 
 def test_multi_part_checkpoint_requires_all_parts():
     complete = [part(3, 1, 2), part(3, 2, 2)]
     broken = [part(4, 1, 3), part(4, 3, 3), part(4, 1, 2), part(4, 3, 2), part(4, 0, 0)]
-    found = classify_delta_names([*broken, *reversed(complete)])
+    found = DELTA.classify([*broken, *reversed(complete)])
     assert list(found.checkpoints) == [3]
     assert found.checkpoints[3][0].names == tuple(complete)
 
@@ -57,16 +56,16 @@ def test_multi_part_checkpoint_requires_all_parts():
 def test_checkpoint_forms_of_a_version_are_alternatives_parquet_first():
     json_form, parquet_form = (name(7, f"checkpoint.{UUID}.{k}") for k in ("json", "parquet"))
     classic = name(7, "checkpoint.parquet")
-    found = classify_delta_names([json_form, part(7, 1, 1), parquet_form, classic])
+    found = DELTA.classify([json_form, part(7, 1, 1), parquet_form, classic])
     forms = found.checkpoints[7]
     assert forms[-1].names == (json_form,)
-    assert forms[-1].is_json
+    assert forms[-1].kind == "delta-json"
     assert {form.names for form in forms[:-1]} == {(classic,), (parquet_form,), (part(7, 1, 1),)}
 
 
 def test_names_that_look_like_checkpoints_are_ignored():
     odd = [name(1, "checkpoint.json"), name(1, "checkpoint.xyz.parquet"), "1.checkpoint.parquet"]
-    assert not classify_delta_names(odd).checkpoints
+    assert not DELTA.classify(odd).checkpoints
 
 
 def segment(names, version=None):

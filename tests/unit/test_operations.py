@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -135,6 +136,8 @@ def test_remove_accepts_absolute_paths_in_a_list(table):
         (lambda t: t.append([file("z", splitTags="x")]), "a list of text"),
         (lambda t: t.append([file("z", stats={"numRecords": 1})]), "Must be text"),
         (lambda t: t.append(None), "adds is None"),
+        (lambda t: t.append(pa.table({"id": [1]})), r"`table.write\(data\)`"),
+        (lambda t: t.overwrite(pd.DataFrame({"id": [1]})), "DataFrame has rows"),
         (lambda t: t.append([{"add": "x"}]), "is a string"),
         (lambda t: t.set_properties(["owner"]), "a list"),
         (lambda t: t.set_properties({"checkpoint.interval": "often"}), "cannot be 'often'"),

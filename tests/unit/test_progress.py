@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from arrowlog.cli import progress
+from arrowlog.cli import output
 
 
 class Terminal(io.StringIO):
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch):
     stream = Terminal()
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setattr(output, "sys", SimpleNamespace(stderr=stream))
     monkeypatch.setenv("COLUMNS", "80")
     return stream
 
@@ -27,7 +27,7 @@ def terminal(monkeypatch):
 def clock(monkeypatch):
     """A clock that the test sets."""
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(output, "monotonic", lambda: now[0])
     return now
 
 
@@ -36,7 +36,7 @@ def lines(terminal):
 
 
 def test_progress_is_shown_and_the_line_erased(terminal, clock):
-    with progress.progress_bar("reading") as report:
+    with output.progress_bar("reading") as report:
         report(1, 4)
         clock[0] += 1
         report(4, 4)
@@ -48,7 +48,7 @@ def test_progress_is_shown_and_the_line_erased(terminal, clock):
 
 
 def test_progress_is_redrawn_a_few_times_per_second(terminal, clock):
-    with progress.progress_bar("reading") as report:
+    with output.progress_bar("reading") as report:
         for done in range(1000):
             report(done, 1000)
             clock[0] += 0.001
@@ -56,20 +56,20 @@ def test_progress_is_redrawn_a_few_times_per_second(terminal, clock):
 
 
 def test_quick_work_shows_nothing(terminal):
-    with progress.progress_bar("reading") as report:
+    with output.progress_bar("reading") as report:
         report(3, 3)
     assert terminal.getvalue() == ""
 
 
 def test_work_with_a_long_first_step_is_shown_at_once(terminal):
-    with progress.progress_bar("compacting", at_once=True):
+    with output.progress_bar("compacting", at_once=True):
         assert lines(terminal) == ["compacting …"]
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
 def test_line_is_erased_if_the_work_fails(terminal, clock):
     def work():
-        with progress.progress_bar("reading") as report:
+        with output.progress_bar("reading") as report:
             report(1, 2)
             raise KeyError
 
@@ -80,16 +80,16 @@ def test_line_is_erased_if_the_work_fails(terminal, clock):
 
 def test_line_fits_a_narrow_terminal(terminal, clock, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
-    with progress.progress_bar("reading") as report:
+    with output.progress_bar("reading") as report:
         report(1, 2)
     assert max(map(len, lines(terminal))) < 20
 
 
 def test_pipe_gets_no_progress(monkeypatch):
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=io.StringIO()))
-    with progress.progress_bar("reading") as report:
+    monkeypatch.setattr(output, "sys", SimpleNamespace(stderr=io.StringIO()))
+    with output.progress_bar("reading") as report:
         assert report is None
 
 
 def test_total_of_zero_is_formatted():
-    assert progress.format_progress("reading", 0, 0).endswith("  0%  0 of 0")
+    assert output.format_progress("reading", 0, 0).endswith("  0%  0 of 0")

@@ -579,7 +579,7 @@ def test_missing_log_with_data_files_suggests_rebuild(tmp_path):
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "arrowlog.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "arrowlog", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -29,8 +29,8 @@ from arrowlog import testing
 from arrowlog.cli.commands import commands
 from arrowlog.clock import SystemClock
 from arrowlog.report import ReportFacts, ReportSources, collect_facts
-from arrowlog.report.charts import time_labels
-from arrowlog.report.document import TableReport
+from arrowlog.report.markup import time_labels
+from arrowlog.report.page import TableReport
 
 SIZE_MAX = 3_000_000
 DAY = 86_400_000

@@ -1,24 +1,136 @@
-"""The Delta format: `_delta_log/`, its actions and fields, versions and features. Pure."""
+"""The Delta format: `_delta_log/`, its file names, actions, protocol and commit times. Pure.
+
+Every table that is opened loads this module, to see which of all formats it has. So it imports
+nothing that a Delta table alone needs.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from arrowlog.formats import ActionFields, CheckpointForm, FieldKind, Format, LogListing
-from arrowlog.formats.delta.commit_times import in_commit_timestamps_since
-from arrowlog.formats.delta.features import (
-    READER_FEATURES,
-    READER_VERSION_MAX,
-    check_delta_readable,
-    uses_column_mapping,
+from arrowlog.errors import UnsupportedProtocol
+from arrowlog.formats import (
+    MAX_VERSION,
+    UPGRADE,
+    ActionFields,
+    CheckpointForm,
+    FieldKind,
+    Format,
+    LogListing,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
     from arrowlog.formats import Metadata, Protocol
+
+READER_VERSION_MAX = 3
+READER_VERSION_COLUMN_MAPPING = 2
+READER_VERSION_FEATURES = 3
+
+READER_FEATURES = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "variantType",
+        "variantType-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+
+
+def check_delta_readable(reader_version: int, reader_features: Sequence[str], where: str) -> None:
+    """Raise `UnsupportedProtocol`, naming everything unknown, unless the table can be read.
+
+    Feature names are compared exactly. `where` names the table or file for the error.
+    """
+    unknown = sorted(set(reader_features) - READER_FEATURES)
+    if reader_version <= READER_VERSION_MAX and not unknown:
+        return
+    needs = []
+    if reader_version > READER_VERSION_MAX:
+        needs.append(f"Delta reader version {reader_version}")
+    if unknown:
+        needs.append(f"the Delta reader feature{'s' * (len(unknown) > 1)} {', '.join(unknown)}")
+    raise UnsupportedProtocol(
+        f"{where}: the table needs {' and '.join(needs)}; this arrowlog reads Delta tables up to"
+        f" reader version {READER_VERSION_MAX} with the features"
+        f" {', '.join(sorted(READER_FEATURES))}.",
+        next=UPGRADE,
+    )
+
+
+def uses_column_mapping(reader_version: int, reader_features: Sequence[str]) -> bool:
+    """Whether the protocol lets `delta.columnMapping.mode` take effect."""
+    if reader_version == READER_VERSION_COLUMN_MAPPING:
+        return True
+    return reader_version >= READER_VERSION_FEATURES and "columnMapping" in reader_features
+
+
+_ENABLED = "delta.enableInCommitTimestamps"
+_ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
+
+
+def in_commit_timestamps_since(configuration: Mapping[str, str]) -> int | None:
+    """Return the first version whose commit carries its time; None if no commit does.
+
+    >>> in_commit_timestamps_since({"delta.enableInCommitTimestamps": "true"})
+    0
+    """
+    if configuration.get(_ENABLED, "false").lower() != "true":
+        return None
+    version = configuration.get(_ENABLEMENT_VERSION, "0")
+    return int(version) if version.isascii() and version.isdigit() else 0
+
+
+def monotonic_times(file_times: Sequence[int]) -> list[int]:
+    """Return the times of consecutive commits from the modification times of their files.
+
+    Files may be copied or clocks may go back, but a later commit must have a later time: where the
+    time of a file is not above that of the commit before, it becomes one millisecond more.
+
+    >>> monotonic_times([5, 3, 9])
+    [5, 6, 9]
+    """
+    times: list[int] = []
+    for time in file_times:
+        times.append(max(time, times[-1] + 1) if times else time)
+    return times
+
+
+SIDECAR_FOLDER = "_sidecars"
+
+# Patterns of what follows the 20 digits of the version. As text: a table of another format does not
+# compile them.
+_PART = r"\.checkpoint\.([0-9]{10})\.([0-9]{10})\.parquet"
+_UUID = (
+    r"\.checkpoint"
+    r"\.[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+    r"\.(?:parquet|json)"
+)
+_COMPACTED = r"\.([0-9]{20})\.compacted\.json"
+
+
+def _split_version(name: str) -> tuple[int, str] | None:
+    """Divide a file name into its version, of exactly 20 digits, and the rest; None without one."""
+    digits, rest = name[:20], name[20:]
+    if not (rest.startswith(".") and len(digits) == 20 and digits.isascii() and digits.isdigit()):
+        return None
+    version = int(digits)
+    return (version, rest) if version <= MAX_VERSION else None
+
+
+def _preference(names: tuple[str, ...]) -> tuple[bool, int, tuple[str, ...]]:
+    """Order the forms of one checkpoint: Parquet before JSON, fewer files first, then by name."""
+    return names[0].endswith(".json"), len(names), names
+
 
 DELTA_LOG_FOLDER = "_delta_log"
 ADD_FIELDS: dict[str, FieldKind] = {
@@ -85,11 +197,7 @@ ACTIONS = ActionFields(
 
 
 class Delta(Format):
-    """The format of Delta tables, which arrowlog reads.
-
-    What reads names and actions is imported by the first use: a table is opened to see which of
-    all formats it has.
-    """
+    """The format of Delta tables, which arrowlog reads."""
 
     def commit_name(self, version: int) -> str:
         """Return the file name of a commit."""
@@ -98,27 +206,43 @@ class Delta(Format):
     def classify(
         self, names: Iterable[str], checkpoint_names: Iterable[str] = (), start: int = 0
     ) -> LogListing:
-        """Classify the names in `_delta_log/`."""
-        from arrowlog.formats.delta.file_names import classify_delta_names
+        """Classify the names in `_delta_log/`. Anything that is not part of a table is ignored.
 
+        Versions have exactly 20 digits. A multi-part checkpoint counts only if all its parts exist.
+
+        >>> part = f"{7:020d}.checkpoint.{1:010d}.{2:010d}.parquet"
+        >>> listing = DELTA.classify([f"{7:020d}.json", "8.json", part])
+        >>> list(listing.commits), listing.checkpoints
+        ([7], {})
+        """
         del checkpoint_names
-        files = classify_delta_names(names)
-        return LogListing(
-            self,
-            {version: self.key(name) for version, name in files.commits.items()},
-            {
-                version: tuple(
-                    CheckpointForm(
-                        "delta-json" if form.is_json else "delta-parquet",
-                        tuple(map(self.key, form.names)),
-                    )
-                    for form in forms
-                )
-                for version, forms in files.checkpoints.items()
-            },
-            start,
-            compactions={span: self.key(name) for span, name in files.compactions.items()},
-        )
+        commits: dict[int, str] = {}
+        compactions: dict[tuple[int, int], str] = {}
+        forms: dict[int, list[tuple[str, ...]]] = {}
+        parts: dict[tuple[int, int], dict[int, str]] = {}
+        for name in names:
+            version, rest = _split_version(name) or (0, "")
+            if rest == ".json":
+                commits[version] = self.key(name)
+            elif rest == ".checkpoint.parquet" or re.fullmatch(_UUID, rest):
+                forms.setdefault(version, []).append((name,))
+            elif match := re.fullmatch(_PART, rest):
+                parts.setdefault((version, int(match[2])), {})[int(match[1])] = name
+            elif match := re.fullmatch(_COMPACTED, rest):
+                compactions[version, int(match[1])] = self.key(name)
+        for (version, count), numbered in parts.items():
+            if count and sorted(numbered) == list(range(1, count + 1)):
+                in_order = tuple(numbered[number] for number in range(1, count + 1))
+                forms.setdefault(version, []).append(in_order)
+        checkpoints = {
+            version: tuple(map(self._checkpoint_form, sorted(found, key=_preference)))
+            for version, found in forms.items()
+        }
+        return LogListing(self, commits, checkpoints, start, compactions=compactions)
+
+    def _checkpoint_form(self, names: tuple[str, ...]) -> CheckpointForm:
+        kind = "delta-json" if names[0].endswith(".json") else "delta-parquet"
+        return CheckpointForm(kind, tuple(map(self.key, names)))
 
     def check_readable(self, protocol: Protocol, where: str) -> None:
         """Raise `UnsupportedProtocol` unless this version of arrowlog can read the table."""
@@ -138,8 +262,7 @@ class Delta(Format):
 
     def normalized_files(self, actions: pa.Table) -> pa.Table:
         """Return actions with decoded paths, and deletion vectors as columns of their own."""
-        from arrowlog.formats.delta.deletion_vectors import with_vector_columns
-        from arrowlog.formats.delta.paths import decode_paths
+        from arrowlog.formats.delta.deletion_vectors import decode_paths, with_vector_columns
 
         paths = decode_paths(actions["path"])
         if paths is not actions["path"]:
@@ -150,7 +273,7 @@ class Delta(Format):
         """Return the path and, where there is one, the id of the deletion vector."""
         if "deletionVector.storageType" not in actions.column_names:
             return paths
-        from arrowlog.formats.delta.paths import deletion_vector_ids, file_keys
+        from arrowlog.formats.delta.deletion_vectors import deletion_vector_ids, file_keys
 
         parts = ("storageType", "pathOrInlineDv", "offset")
         ids = deletion_vector_ids(*(actions[f"deletionVector.{name}"] for name in parts))
@@ -181,7 +304,7 @@ class Delta(Format):
 
     def paths_of(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return the paths that are part of keys."""
-        from arrowlog.formats.delta.paths import paths_of_keys
+        from arrowlog.formats.delta.deletion_vectors import paths_of_keys
 
         return paths_of_keys(keys)
 

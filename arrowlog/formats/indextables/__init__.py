@@ -61,13 +61,17 @@ if TYPE_CHECKING:
         FILE_ENTRY_FIELDS,
         MANIFEST_FOLDER,
         ManifestInfo,
+        PartitionBounds,
         StateManifest,
         StatePointer,
+        bound_table,
+        compute_bounds,
         encode_state,
         encode_state_pointer,
         new_manifest_path,
         parse_state,
         parse_state_pointer,
+        trusted_bounds,
     )
     from arrowlog.formats.indextables.commit_encoder import (
         encode_action,
@@ -101,15 +105,30 @@ if TYPE_CHECKING:
         encode_json_manifest,
         recent_commits_field,
     )
-    from arrowlog.formats.indextables.partition_bounds import (
-        PartitionBounds,
-        bound_table,
-        compute_bounds,
-        trusted_bounds,
-    )
 
 # Loaded on first use: a reader needs no encoder, and most tables have no Avro files.
 _ON_FIRST_USE = {
+    "avro_encoder": (
+        "encode_manifest",
+        "manifest_bounds",
+    ),
+    "avro_state": (
+        "ENTRIES_PER_MANIFEST",
+        "FILE_ENTRY_FIELDS",
+        "MANIFEST_FOLDER",
+        "ManifestInfo",
+        "PartitionBounds",
+        "StateManifest",
+        "StatePointer",
+        "bound_table",
+        "compute_bounds",
+        "encode_state",
+        "encode_state_pointer",
+        "new_manifest_path",
+        "parse_state",
+        "parse_state_pointer",
+        "trusted_bounds",
+    ),
     "commit_encoder": (
         "encode_action",
         "encode_add_objects",
@@ -123,7 +142,6 @@ _ON_FIRST_USE = {
     ),
     "compression": (
         "CHECKSUM_PREFIX",
-        "format_checksum",
         "COMPRESSED_FIRST_BYTES",
         "StreamCompressor",
         "check_plain_size",
@@ -131,6 +149,7 @@ _ON_FIRST_USE = {
         "crc32",
         "decompress",
         "detect_codec",
+        "format_checksum",
         "is_compressed",
     ),
     "json_checkpoint": (
@@ -142,21 +161,6 @@ _ON_FIRST_USE = {
         "encode_json_manifest",
         "recent_commits_field",
     ),
-    "avro_encoder": ("encode_manifest", "manifest_bounds"),
-    "avro_state": (
-        "ENTRIES_PER_MANIFEST",
-        "FILE_ENTRY_FIELDS",
-        "MANIFEST_FOLDER",
-        "ManifestInfo",
-        "StateManifest",
-        "StatePointer",
-        "encode_state",
-        "encode_state_pointer",
-        "new_manifest_path",
-        "parse_state",
-        "parse_state_pointer",
-    ),
-    "partition_bounds": ("PartitionBounds", "bound_table", "compute_bounds", "trusted_bounds"),
 }
 
 __all__ = [

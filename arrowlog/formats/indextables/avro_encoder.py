@@ -15,13 +15,16 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, concat_bytes, data_span, make_array, make_scalar
 from arrowlog.formats import encode_bytes, encode_long, write_container
-from arrowlog.formats.indextables.avro_state import FILE_ENTRY_FIELDS, FILE_ENTRY_SCHEMA
-from arrowlog.formats.indextables.partition_bounds import compute_bounds
+from arrowlog.formats.indextables.avro_state import (
+    FILE_ENTRY_FIELDS,
+    FILE_ENTRY_SCHEMA,
+    compute_bounds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from arrowlog.formats.indextables.partition_bounds import PartitionBounds
+    from arrowlog.formats.indextables.avro_state import PartitionBounds
 
 _BINARY = pa.binary()
 _ENTRIES_PER_STEP = 1 << 14  # so that the pieces of a step fit the cache

@@ -36,8 +36,7 @@ from arrowlog.predicate.limits import (
     predicate_too_long_error,
     run_on_deep_stack,
 )
-from arrowlog.predicate.literals import literal_from_scalar, round_to_float32
-from arrowlog.predicate.value_sets import make_in
+from arrowlog.predicate.literals import literal_from_scalar, make_in, round_to_float32
 
 if TYPE_CHECKING:
     import polars as pl

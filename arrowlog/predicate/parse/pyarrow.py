@@ -34,8 +34,7 @@ from arrowlog.predicate.limits import (
     predicate_too_long_error,
     run_on_deep_stack,
 )
-from arrowlog.predicate.literals import literal_from_scalar
-from arrowlog.predicate.value_sets import make_in
+from arrowlog.predicate.literals import literal_from_scalar, make_in
 
 if TYPE_CHECKING:
     from arrowlog.predicate.ast import Node

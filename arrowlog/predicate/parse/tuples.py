@@ -15,9 +15,8 @@ from arrowlog.predicate.ast import (
     resolve_column,
     resolve_struct_path,
 )
-from arrowlog.predicate.literals import to_literal
+from arrowlog.predicate.literals import make_in, to_arrow_array, to_literal
 from arrowlog.predicate.searches import SEARCH_OP, make_search
-from arrowlog.predicate.value_sets import make_in, to_arrow_array
 from arrowlog.splits import ALL_FIELDS
 
 if TYPE_CHECKING:
