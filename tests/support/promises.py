@@ -14,7 +14,8 @@ TESTS = ROOT / "tests"
 PAGE = ROOT / "docs" / "promises.md"
 
 PROMISES = {
-    "commit.exactly_once": "A commit lands once even if the store loses, delays or repeats requests.",
+    "commit.exactly_once": "A commit lands once even if the store loses, delays or repeats"
+    " requests.",
     "commit.acknowledged_is_durable": "An acknowledged commit is never lost, even if its writer is"
     " killed right afterwards.",
     "commit.outcome_is_true": "The outcome reported to a writer is true: committed, conflict, or"
@@ -58,13 +59,15 @@ PROMISES = {
     "checkpoint.one_per_interval": "Concurrent writers write each checkpoint once.",
     "cleanup.keeps_what_it_promises": "Cleanup deletes what retention allows and nothing that a"
     " readable version needs.",
-    "cleanup.readers_recover": "A reader whose files a cleanup deletes lists the log again and succeeds.",
+    "cleanup.readers_recover": "A reader whose files a cleanup deletes lists the log again and"
+    " succeeds.",
     "vacuum.deletes_only_orphans": "Vacuum deletes only files that no readable version needs.",
     "vacuum.beside_writers": "Vacuum and truncation with concurrent writers lose no row and no"
     " commit.",
     "maintenance.no_row_is_lost": "Maintenance in any order, killed at any moment, loses no row.",
     "maintenance.compaction_keeps_rows": "Compaction with concurrent writers changes no row.",
-    "recovery.doctor_is_right": "A table that the doctor reports as healthy can be read and written.",
+    "recovery.doctor_is_right": "A table that the doctor reports as healthy can be read and"
+    " written.",
     "recovery.advice_loses_nothing": "Following the advice of the doctor loses and duplicates no"
     " row.",
     "recovery.repair_keeps_what_can_be_read": "A repair keeps exactly what can still be read.",
@@ -77,7 +80,8 @@ PROMISES = {
     "storage.one_winner": "Of several concurrent puts to one key exactly one wins, and the object"
     " has its bytes.",
     "storage.whole_or_absent": "An object exists completely or not at all, also after a kill.",
-    "storage.outcome_is_true": "The outcome a store reports for a put is true, also on a faulty network.",
+    "storage.outcome_is_true": "The outcome a store reports for a put is true, also on a faulty"
+    " network.",
     "storage.gives_up_in_time": "A store that does not respond raises `StoreUnavailable` after the"
     " configured time.",
     "storage.same_contract": "All stores fulfil the same contract.",
@@ -89,11 +93,13 @@ PROMISES = {
     " that have nothing but Spark.",
     "spark.rows_exact_when_executors_die": "Reads and writes keep every row once when executors are"
     " killed and tasks run twice.",
-    "spark.checkpoints_are_the_same": "A checkpoint written by Spark workers equals that of one process.",
+    "spark.checkpoints_are_the_same": "A checkpoint written by Spark workers equals that of one"
+    " process.",
     "errors.typed_and_named": "Damaged input raises a typed error that names the file.",
     "errors.survive_pickling": "Errors keep all their attributes when pickled.",
     "security.no_credentials": "No credential appears in an error, a log or a plan.",
-    "security.paths_stay_inside": "A log cannot make readers access files outside the table's folder.",
+    "security.paths_stay_inside": "A log cannot make readers access files outside the table's"
+    " folder.",
     "security.bounded_memory": "A hostile log is refused before it exhausts memory.",
     "security.sandbox": "A sandboxed query reads nothing but the views and writes nothing.",
 }
