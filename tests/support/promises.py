@@ -75,8 +75,8 @@ PROMISES = {
     " again finishes.",
     "recovery.rebuild_keeps_rows": "A log rebuilt from the data files has the rows of the lost"
     " log.",
-    "recovery.rebuild_is_atomic": "A rebuild creates the whole table or none, even if it is killed or"
-    " another one runs.",
+    "recovery.rebuild_is_atomic": "A rebuild creates the whole table or none, even if it is killed"
+    " or another one runs.",
     "storage.one_winner": "Of several concurrent puts to one key exactly one wins, and the object"
     " has its bytes.",
     "storage.whole_or_absent": "An object exists completely or not at all, also after a kill.",
