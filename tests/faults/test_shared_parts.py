@@ -19,7 +19,7 @@ import arrowlog
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogWarning, LogCorrupt
-from arrowlog.maintenance import shared_parts
+from arrowlog.maintenance import cleanup
 from arrowlog.maintenance.checkpointing import make_checkpoint
 from arrowlog.snapshot import ReadOptions, load_snapshot
 from arrowlog.snapshot.checkpoint import incremental, parquet
@@ -85,7 +85,7 @@ def add(number):
 
 
 def race(root, moment):
-    """Run the schedule; `moment` is the function of `shared_parts` during which others work."""
+    """Run the schedule; `moment` is the function of `cleanup` during which others work."""
     table = arrowlog.Table.create(root, SCHEMA, ["p"], options=ALONE)
     for number in range(4):
         table.append([add(number)])
@@ -111,7 +111,7 @@ def race(root, moment):
         make_checkpoint(store, behind, state, config, SystemClock())
         arrowlog.Table(root, options=NOW).cleanup()
 
-    real = getattr(shared_parts, moment)
+    real = getattr(cleanup, moment)
 
     def suspended(*args, **kwargs):
         if moment == "put_identical":
@@ -121,7 +121,7 @@ def race(root, moment):
         writer()
         return found
 
-    with mock.patch.object(shared_parts, moment, suspended):
+    with mock.patch.object(cleanup, moment, suspended):
         arrowlog.Table(root, options=NOW).cleanup()
     assert called
     with warnings.catch_warnings():
@@ -142,7 +142,7 @@ def test_a_part_that_is_being_deleted_is_not_relied_on(tmp_path, moment):
 GUARDS = {
     "nothing is recorded": (
         "find_all_named_parts",
-        [(shared_parts, "put_identical", lambda *_: True)],
+        [(cleanup, "put_identical", lambda *_: True)],
     ),
     "records are not looked for": (
         "find_all_named_parts",
@@ -166,7 +166,7 @@ def test_without_a_guard_the_table_is_lost(tmp_path, name):
 
 def test_without_a_second_look_at_the_manifests_the_table_is_lost(tmp_path):
     with (
-        mock.patch.object(shared_parts, "find_named_parts", return_value=frozenset()),
+        mock.patch.object(cleanup, "find_named_parts", return_value=frozenset()),
         pytest.raises(LogCorrupt),
     ):
         race(tmp_path, "put_identical")
@@ -174,7 +174,7 @@ def test_without_a_second_look_at_the_manifests_the_table_is_lost(tmp_path):
 
 def test_without_shared_parts_being_kept_the_simulation_finds_a_lie():
     with (
-        mock.patch.object(shared_parts, "find_named_parts", return_value=frozenset()),
+        mock.patch.object(cleanup, "find_named_parts", return_value=frozenset()),
         pytest.raises((Violation, LogCorrupt)),
     ):
         run(range(1000, 1200))  # it stops at the first
