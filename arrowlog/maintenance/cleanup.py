@@ -149,8 +149,8 @@ class CleanupResult:
 def configured_retention(config: Config) -> RetentionPolicy:
     """Return the retention policy that the settings define.
 
-    The default of `checkpoint.retention` yields to a duration that was given: whoever asks for
-    commits to be deleted after an hour has not asked for 30 of them to be kept.
+    The default of `checkpoint.retention` yields to a duration that was given: a user who wants
+    commits deleted after an hour does not expect 30 of them to be kept.
     """
     given = config.given
     counts = "checkpoint_retention" in given or "log_retention_ms" not in given
@@ -706,21 +706,29 @@ def delete_parts(deletion: Deletion, keys: Sequence[str]) -> None:
     """
     store = deletion.store
     try:
-        for key in keys:
-            put_identical(store, retired_part_name(key), b"{}")
-        listing = classify_names((), store.list_from(_PARTS_FOLDER))
-        named = find_all_named_parts(store, listing, frozenset(keys))
+        _record_retired_parts(store, keys)
+        needed = _find_needed_parts(store, keys)
     except StoreUnavailable as error:
         deletion.fail(error)
         return
-    needed = frozenset().union(*named.values())
     deletion.run([key for key in keys if key not in needed])
     with suppress(StoreUnavailable):  # harmless leftovers
         store.delete(_old_records(store, needed))
 
 
+def _record_retired_parts(store: Store, keys: Sequence[str]) -> None:
+    for key in keys:
+        put_identical(store, retired_part_name(key), b"{}")
+
+
+def _find_needed_parts(store: Store, keys: Sequence[str]) -> frozenset[str]:
+    """Return the parts that manifests name now, after the parts were recorded as retired."""
+    listing = classify_names((), store.list_from(_PARTS_FOLDER))
+    return frozenset().union(*find_all_named_parts(store, listing, frozenset(keys)).values())
+
+
 def _old_records(store: Store, needed: Collection[str]) -> list[str]:
-    """Return the records of parts that are gone for so long that nobody can name them any more."""
+    """Return the records of parts that were deleted too long ago for a manifest to name them."""
     stats = store.stats_from(_PARTS_FOLDER)
     now_ms = max((stat.mtime_ms for stat in stats.values()), default=0)
     return [

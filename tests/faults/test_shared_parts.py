@@ -114,7 +114,7 @@ def race(root, moment):
     real = getattr(cleanup, moment)
 
     def suspended(*args, **kwargs):
-        if moment == "put_identical":
+        if moment == "_record_retired_parts":
             writer()
             return real(*args, **kwargs)
         found = real(*args, **kwargs)
@@ -130,7 +130,7 @@ def race(root, moment):
     assert sorted(shown) == [f"f{number}" for number in range(6)]
 
 
-MOMENTS = ["put_identical", "find_all_named_parts"]
+MOMENTS = ["_record_retired_parts", "_find_needed_parts"]
 
 
 @pytest.mark.promise("checkpoint.changes_nothing")
@@ -141,11 +141,11 @@ def test_a_part_that_is_being_deleted_is_not_relied_on(tmp_path, moment):
 
 GUARDS = {
     "nothing is recorded": (
-        "find_all_named_parts",
-        [(cleanup, "put_identical", lambda *_: True)],
+        "_find_needed_parts",
+        [(cleanup, "_record_retired_parts", lambda *_: None)],
     ),
     "records are not looked for": (
-        "find_all_named_parts",
+        "_find_needed_parts",
         [
             (parquet, "_retired_parts", lambda *_: []),
             (incremental, "_parts_remain", lambda *_: True),
@@ -169,7 +169,7 @@ def test_without_a_second_look_at_the_manifests_the_table_is_lost(tmp_path):
         mock.patch.object(cleanup, "find_named_parts", return_value=frozenset()),
         pytest.raises(LogCorrupt),
     ):
-        race(tmp_path, "put_identical")
+        race(tmp_path, "_record_retired_parts")
 
 
 def test_without_shared_parts_being_kept_the_simulation_finds_a_lie():
