@@ -25,7 +25,7 @@ S3_KINDS = {kind for kind in store_places.KINDS if kind.partition("-")[2] in S3_
 
 
 def pytest_collection_modifyitems(items):
-    """Mark tests by what they need: a server or Java."""
+    """Mark tests that need a server or Java."""
     for item in items:
         if item.path.is_relative_to(HERE / "spark"):
             item.add_marker("spark")
@@ -75,13 +75,13 @@ def seaweedfs():
 
 @pytest.fixture(params=store_places.KINDS)
 def place(request):
-    """An empty place of every kind of store."""
+    """An empty root in every kind of store."""
     return store_places.make(request.param, request)
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_before():
-    """Undo what a test, or a page of the documentation that it runs, sets up for logging."""
+    """Undo logging configuration by a test or a documentation page that it runs."""
     names = [None, "arrowlog", *(n for n in logging.root.manager.loggerDict if "arrowlog." in n)]
     loggers = [logging.getLogger(name) for name in names]
     before = [(each, each.level, each.handlers[:]) for each in loggers]

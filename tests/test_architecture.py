@@ -96,7 +96,7 @@ def test_imports_point_one_way():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_modules_do_not_import_each_other_in_a_circle():
+def test_modules_have_no_import_cycle():
     # `ScanPlan.to_spark` and `compact(spark=)` import the package `spark` when they are called.
     upward = {name for name in modules() if name.startswith("arrowlog.spark")}
     needs = {name: needed(name) - upward for name in modules() if name not in upward}
@@ -114,7 +114,7 @@ def _nested(name, other):
 
 
 @pytest.mark.parametrize("module", modules())
-def test_packages_are_used_through_their_contracts(module):
+def test_packages_are_imported_through_their_contracts(module):
     own = contract_of(module)
     inside = {
         f"{source}.{name}"
@@ -127,7 +127,7 @@ def test_packages_are_used_through_their_contracts(module):
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_pure_modules_reach_no_clock_store_or_engine(name):
+def test_pure_modules_import_no_clock_store_or_engine(name):
     ways = reaches(f"arrowlog.{name}")
     ours = {way: path for way, path in ways.items() if not TRUSTED & set(path[:-1])}
     reached = {
@@ -138,7 +138,7 @@ def test_pure_modules_reach_no_clock_store_or_engine(name):
     assert not reached
 
 
-def test_the_module_map_is_true():
+def test_module_map_is_up_to_date():
     page = ARCHITECTURE.read_text()
     assert page == source_tree.with_module_map(page), "run python tests/support/source_tree.py"
 
@@ -164,7 +164,7 @@ def test_names_in_the_documentation_exist(page):
     assert not {name for name in named if not set(name.split(".")) <= known}
 
 
-def test_the_spark_package_is_found_and_loads_no_pyspark():
+def test_spark_package_loads_no_pyspark():
     code = (
         "import sys, arrowlog; assert 'arrowlog.spark' not in sys.modules;"
         "arrowlog.spark.session; assert 'pyspark' not in sys.modules; arrowlog.sparks"
@@ -175,8 +175,8 @@ def test_the_spark_package_is_found_and_loads_no_pyspark():
     assert "module 'arrowlog' has no attribute 'sparks'" in asked.stderr
 
 
-def test_opening_a_table_loads_no_pandas(tmp_path):
-    """pyarrow imports it for every list and plain value it is given: a third of a second."""
+def test_opening_a_table_imports_no_pandas(tmp_path):
+    """pyarrow would import it for lists and plain values, which takes a third of a second."""
     marker = tmp_path / "loaded"
     (tmp_path / "pandas.py").write_text(f"open({str(marker)!r}, 'w'); raise ImportError")
     code = (
@@ -193,7 +193,7 @@ def test_opening_a_table_loads_no_pandas(tmp_path):
     subprocess.run([sys.executable, "-c", code, *places], check=True)
 
 
-def test_a_table_without_states_loads_no_avro(tmp_path):
+def test_table_without_states_imports_no_avro_module(tmp_path):
     code = (
         "import sys; sys.path[:0] = [sys.argv[1]];"
         "from support import small_table; import arrowlog;"
@@ -208,7 +208,7 @@ def test_a_table_without_states_loads_no_avro(tmp_path):
     subprocess.run([sys.executable, "-c", code, str(HERE), str(tmp_path / "table")], check=True)
 
 
-def test_a_table_with_states_is_read_without_polars(tmp_path):
+def test_table_with_states_is_read_without_polars(tmp_path):
     """Importing it takes as long as a plan over 100,000 files."""
     make = (
         "import sys; sys.path[:0] = [sys.argv[1]]; from support import state_tables as st;"
@@ -234,8 +234,8 @@ def test_functions_and_modules_stay_small(module):
             assert node.end_lineno - node.lineno < FUNCTION_LINES_MAX, node.name
 
 
-def test_polars_is_used_through_its_guard():
-    """In a forked child, a call that goes around the guard may never return."""
+def test_polars_is_imported_through_its_guard():
+    """In a forked child, a call that bypasses the guard may never return."""
     bare = {
         str(path.relative_to(PACKAGE))
         for name, path in modules().items()
@@ -253,7 +253,7 @@ def test_polars_is_used_through_its_guard():
     }
 
 
-def test_opening_a_table_loads_no_writer_and_no_planner(tmp_path):
+def test_opening_a_table_imports_no_writer_and_no_planner(tmp_path):
     code = (
         "import sys; sys.path[:0] = [sys.argv[1]];"
         "from support import small_table; import arrowlog; path = small_table.write(sys.argv[2]);"

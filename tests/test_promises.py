@@ -1,4 +1,4 @@
-"""Every promise has a test, every marker names a promise, and the page says so."""
+"""Every promise has a test, every marker names a promise, and docs/promises.md is up to date."""
 
 from support import promises
 
@@ -12,5 +12,5 @@ def test_every_group_of_promises_has_a_title():
     assert groups == set(promises.TITLES)
 
 
-def test_the_page_of_promises_is_up_to_date():
+def test_promises_page_is_up_to_date():
     assert promises.PAGE.read_text() == promises.page(), "run python tests/support/promises.py"

@@ -5,13 +5,15 @@ are equal if the type represents the literal exactly; None on a side means that 
 value there. Compare the pair only with sound bounds: those of `arrowlog.snapshot`.
 
 A value set holds the members of a long IN list as one Arrow array, without an object per value.
-They come from Arrow arrays, polars Series and numpy arrays: the keys of a user's own join, say. The
-array has the type of the column that it is compared with, so that no engine converts either side.
+They come from Arrow arrays, polars Series and numpy arrays (the keys of a user's own join, say) and
+from long lists of literals. The array has the type of the column that it is compared with, so that
+no engine converts either side.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 import re
 import struct
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
@@ -505,6 +507,10 @@ def _enclose_in_timestamps(literal: Literal, *, zoned: bool) -> LiteralBounds | 
 
 # Shorter lists become literals, which every engine can show and compare one by one.
 VALUE_SET_MIN = 100
+# Literals that a user has written stay visible, one by one, up to this many.
+LITERALS_MAX = 1000
+# The comparisons with one column that are a list of its values, by the operator between them.
+_LISTED_COMPARISONS = {"or": "=", "and": "<>"}
 _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
@@ -546,6 +552,75 @@ def make_in(
     if typed is None:
         return _literal_in(column, members, has_null=has_null)
     return Call("in", (column, ValueSet(typed, has_null)))
+
+
+def collect_literals(node: Node, schema: pa.Schema) -> Node:
+    """Replace long lists of literals by value sets where no engine would convert either side.
+
+    That is so for integers in a column of integers and texts in a column of texts. DuckDB needs
+    seconds to bind 100,000 literals, Arrow milliseconds to look them up. `a = 1 OR a = 2 …` and
+    `a <> 1 AND a <> 2 …` are lists too.
+    """
+    if not isinstance(node, Call):
+        return node
+    if node.op == "in" and len(node.args) > LITERALS_MAX:
+        members = _literal_array(node.args[0], node.args[1:], schema)
+        return node if members is None else Call("in", (node.args[0], members))
+    if node.op in _LISTED_COMPARISONS and len(node.args) > LITERALS_MAX:
+        parts = collect_comparisons(node.op, node.args, schema)
+    else:
+        parts = node.args
+    args = tuple(collect_literals(arg, schema) if isinstance(arg, Call) else arg for arg in parts)
+    if len(args) == 1 < len(node.args):
+        return args[0]
+    changed = len(args) < len(node.args) or any(map(operator.is_not, args, node.args))
+    return Call(node.op, args, node.detail) if changed else node
+
+
+def collect_comparisons(op: str, parts: Sequence[Node], schema: pa.Schema) -> Sequence[Node]:
+    """Replace comparisons of one column with many literals among the parts of an OR or AND.
+
+    An AND of `<>` is a NOT IN. The new condition stands behind the other parts.
+    """
+    by_column: dict[Column, list[Node]] = {}
+    kept: list[Node] = []
+    for part in parts:
+        if isinstance(part, Call) and part.op == _LISTED_COMPARISONS[op]:
+            column, literal = part.args
+            if isinstance(column, Column) and isinstance(literal, Literal):
+                by_column.setdefault(column, []).append(literal)
+                continue
+        kept.append(part)
+    for column, literals in by_column.items():
+        members = _literal_array(column, literals, schema) if len(literals) > LITERALS_MAX else None
+        if members is None:
+            kept += [Call(_LISTED_COMPARISONS[op], (column, literal)) for literal in literals]
+        else:
+            listed = Call("in", (column, members))
+            kept.append(listed if op == "or" else Call("not", (listed,)))
+    return kept
+
+
+def _literal_array(column: Node, members: Sequence[Node], schema: pa.Schema) -> ValueSet | None:
+    """The literals of an IN as a value set; None if one might be converted in a comparison."""
+    kind = column_type(column, schema) if isinstance(column, Column) else None
+    if kind is None:
+        return None
+    if pa.types.is_integer(kind):
+        wanted = "int"
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        wanted = "text"
+    else:
+        return None
+    literals = [member for member in members if isinstance(member, Literal)]
+    kinds = {literal.kind for literal in literals}
+    if len(literals) < len(members) or not kinds <= {wanted, "null"}:
+        return None
+    values = [literal.value for literal in literals if literal.kind == wanted]
+    try:
+        return ValueSet(pa.array(values, kind), "null" in kinds)
+    except (pa.ArrowInvalid, OverflowError, UnicodeError):  # beyond the column's type
+        return None
 
 
 def _literal_in(column: Node, members: pa.Array, *, has_null: bool) -> Node | None:

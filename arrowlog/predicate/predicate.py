@@ -47,7 +47,14 @@ from arrowlog.predicate.limits import (
     predicate_too_deep_error,
     predicate_too_long_error,
 )
-from arrowlog.predicate.literals import check_literal, evaluate_membership, to_double
+from arrowlog.predicate.literals import (
+    LITERALS_MAX,
+    check_literal,
+    collect_comparisons,
+    collect_literals,
+    evaluate_membership,
+    to_double,
+)
 from arrowlog.predicate.parse.sql import parse_sql
 from arrowlog.predicate.rewrites import relax_condition
 from arrowlog.predicate.searches import SEARCH_OP, SearchCondition
@@ -119,6 +126,7 @@ def parse_predicate(where: Any, schema: pa.Schema, *, now_micros: int | None = N
 def _prepare(tree: Node, schema: pa.Schema) -> Node:
     """Check a condition, fold its constants and convert its literals. Raises InvalidRequest."""
     check_predicate_size(tree)
+    tree = collect_literals(tree, schema)
     for part in walk_nodes(tree):
         if isinstance(part, Literal):
             check_literal(part)
@@ -136,10 +144,12 @@ def _prepare_conjuncts(parts: Sequence[Node], schema: pa.Schema) -> Predicate:
     """
     if len(parts) > PREDICATE_CONDITIONS_MAX:
         raise predicate_too_long_error()
+    if len(parts) > LITERALS_MAX:
+        parts = collect_comparisons("and", parts, schema)
     simple = [_is_simple(part) for part in parts]
     others = [part for part, is_simple in zip(parts, simple, strict=True) if not is_simple]
     if len(others) == len(parts):
-        return Predicate.from_tree(_prepare(Call("and", tuple(parts)), schema))
+        return Predicate.from_tree(_prepare(join_nodes("and", parts), schema))
     if others:
         check_predicate_size(Call("and", tuple(others)))
     prepared: list[Node] = []

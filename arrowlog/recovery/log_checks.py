@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.formats import CheckpointForm, LogListing
-    from arrowlog.snapshot import Snapshot
+    from arrowlog.snapshot import Snapshot, State
     from arrowlog.storage import Store
 
 _STATE_SCOPE = (
@@ -115,6 +115,8 @@ class _Examination:
     # Those among them that the store cannot read: version -> what to do about it.
     unreadable_commits: dict[int, str] = field(default_factory=dict)
     valid_checkpoint: int | None = None  # the newest one
+    # The valid forms of the checkpoints that were verified, by version.
+    valid_forms: dict[int, tuple[CheckpointForm, ...]] = field(default_factory=dict)
     timestamps: dict[int, int] = field(default_factory=dict)  # of commits, by version
     # Transaction ids and checksums of commits, by version.
     identities: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -359,6 +361,7 @@ def _check_checkpoints(exam: _Examination) -> None:
         if exam.valid_checkpoint is not None and listing.state_file(version) is not None:
             continue  # `StateChecks` examines states; older ones share most of their manifests
         forms = valid_checkpoint_forms(exam.store, listing, version, exam.config, invalid)
+        exam.valid_forms[version] = forms
         if forms and exam.valid_checkpoint is None:
             exam.valid_checkpoint = version
             if len(invalid) == reported:
@@ -394,12 +397,14 @@ def _compare_with_commits(
     commits = {v: key for v, key in exam.listing.commits.items() if v <= version}
     if len(commits) != version + 1 or any(v in exam.broken_commits for v in commits):
         return
+    replayed: State | None = None
     for form in reversed(forms):
         try:
+            if replayed is None:
+                commits_only = exam.listing.only(commits)
+                replayed = load_snapshot(exam.store, commits_only, exam.any_path).state
             listing = exam.listing.only(None, {version: (form,)})
             stored = load_snapshot(exam.store, listing, exam.any_path).state
-            commits_only = exam.listing.only(commits)
-            replayed = load_snapshot(exam.store, commits_only, exam.any_path).state
         except ArrowlogError:
             return
         divergence = describe_divergence(stored, replayed)
@@ -584,10 +589,14 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
     listing, base = exam.listing, snapshot.report.checkpoint
     first = 0 if base is None else base + 1
     commits = listing.commit_files(range(first, snapshot.version + 1))
+    if not commits:
+        return
     live_before = pl.Series([], dtype=pl.String)
     if base is not None:
-        ignored = ProblemLog(exam.store.root)  # `_check_checkpoints` has reported them
-        forms = valid_checkpoint_forms(exam.store, listing, base, exam.config, ignored)
+        forms = exam.valid_forms.get(base)
+        if forms is None:
+            ignored = ProblemLog(exam.store.root)  # `StateChecks` reports them
+            forms = valid_checkpoint_forms(exam.store, listing, base, exam.config, ignored)
         if not forms:
             return
         only_checkpoint = listing.only(None, {base: forms})

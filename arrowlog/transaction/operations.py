@@ -71,6 +71,11 @@ def _base(session: WriteSession, read_version: int | None) -> Snapshot:
 
 def _adds(session: WriteSession, given: Iterable[object]) -> list[Add]:
     """Normalize adds: paths relative to the table, missing sizes and times from the store."""
+    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__dataframe__"):
+        raise InvalidRequest(
+            f"The {type(given).__name__} has rows; it is not a list of data files.",
+            next="Write rows with `table.write(data)`, or `table.write(data, mode='overwrite')`.",
+        )
     if isinstance(given, (str, Add)) or hasattr(given, "keys"):
         given = [given]
     if not hasattr(given, "__iter__"):

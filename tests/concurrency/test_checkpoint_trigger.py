@@ -1,4 +1,4 @@
-"""Checkpoints that make themselves: in time, once, and at nobody's expense."""
+"""Automatic checkpoints: at each interval, once, without delaying a commit."""
 
 import contextlib
 import logging
@@ -48,14 +48,14 @@ def append_many(table, count):
 
 @pytest.mark.promise("checkpoint.one_per_interval")
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_tenth_version_has_one(root, form):
+def test_every_tenth_version_has_a_checkpoint(root, form):
     table = create(root, form)
     append_many(table, 31)
     assert made(root) == [10, 20, 30]
     assert arrowlog.Table(root).snapshot().report.checkpoint == 30
 
 
-def test_the_call_comes_before_the_table_and_the_table_before_the_default(root):
+def test_interval_option_overrides_table_property_overrides_default(root):
     table = create(root, properties={"spark.indextables.checkpoint.interval": "4"})
     append_many(table, 5)
     assert made(root) == [4]
@@ -67,19 +67,19 @@ def test_the_call_comes_before_the_table_and_the_table_before_the_default(root):
     assert made(root) == [4, 7, 10, 12]
 
 
-def test_none_is_made_if_nobody_wants_any(root):
+def test_disabled_checkpoints_are_not_written(root):
     append_many(create(root, **{"checkpoint.enabled": False}), 25)
     assert made(root) == []
     table = arrowlog.Table(root)
     table.set_properties({"checkpoint.enabled": "false"})
     append_many(table, 5)
     assert made(root) == []
-    assert table.checkpoint().version == 31  # by hand any time
+    assert table.checkpoint().version == 31  # explicitly at any time
     assert made(root) == [31]
 
 
 @pytest.mark.promise("checkpoint.one_per_interval")
-def test_a_crowd_makes_each_checkpoint_once(root, monkeypatch):
+def test_concurrent_writers_write_each_checkpoint_once(root, monkeypatch):
     puts = []
 
     class Counting(store_module.LocalStore):
@@ -106,10 +106,12 @@ def test_a_crowd_makes_each_checkpoint_once(root, monkeypatch):
     assert arrowlog.Table(root).snapshot().num_files == 60
     append_many(tables[0], 20)
     assert len(puts) == len(set(puts))
-    assert made(root)[-1] > 80 - 10  # whatever the crowd missed, a writer makes up for
+    assert (
+        made(root)[-1] > 80 - 10
+    )  # a later commit writes a checkpoint the concurrent writers missed
 
 
-def test_while_one_handle_writes_a_checkpoint_others_of_the_process_start_none(root, monkeypatch):
+def test_only_one_handle_of_a_process_writes_a_checkpoint_at_a_time(root, monkeypatch):
     puts, released = [], threading.Event()
 
     class Waiting(store_module.LocalStore):
@@ -128,9 +130,7 @@ def test_while_one_handle_writes_a_checkpoint_others_of_the_process_start_none(r
         wait_until(lambda: puts, "the checkpoint of version 10")
         for number in range(10, 19):
             append(second, number)
-        assert (
-            second._checkpointer._thread is None
-        )  # 11, 12, 14 and 18 would each have been its turn
+        assert second._checkpointer._thread is None  # it would have been due at 11, 12, 14 and 18
         append(second, 19)
         wait_until(lambda: len(puts) == 2, "version 20: the first may hang")
     finally:
@@ -145,7 +145,7 @@ def test_while_one_handle_writes_a_checkpoint_others_of_the_process_start_none(r
     [
         (10, 0, 0, True),
         (9, 0, 0, False),
-        (11, 0, 0, True),  # the writer of 10 has not made it yet, or died over it
+        (11, 0, 0, True),  # the writer of 10 is still writing it, or was killed
         (12, 0, 0, True),
         (13, 0, 0, False),
         (14, 0, 0, True),
@@ -153,8 +153,8 @@ def test_while_one_handle_writes_a_checkpoint_others_of_the_process_start_none(r
         (18, 0, 0, True),
         (19, 0, 0, False),
         (20, 0, 0, True),
-        (23, 0, 0, True),  # it is long overdue: whoever comes now
-        (24, 0, 23, False),  # it failed: not over and over
+        (23, 0, 0, True),  # long overdue: any writer
+        (24, 0, 23, False),  # it failed: no retry at every commit
         (30, 0, 23, False),
         (33, 0, 23, True),
         (16, 7, 0, False),
@@ -162,17 +162,17 @@ def test_while_one_handle_writes_a_checkpoint_others_of_the_process_start_none(r
         (27, 7, 0, True),
     ],
 )
-def test_who_makes_it(version, last, tried, due):
+def test_checkpoint_is_due_at_the_interval(version, last, tried, due):
     assert is_checkpoint_due(version, last, tried, 10) is due
 
 
 @pytest.mark.parametrize(("version", "due"), [(9, False), (10, True), (13, True), (15, True)])
-def test_who_comes_new_makes_it_if_it_is_due(version, due):
+def test_first_commit_of_a_handle_writes_an_overdue_checkpoint(version, due):
     assert is_checkpoint_due(version, 0, 0, 10, first=True) is due
 
 
 class Broken(store_module.LocalStore):
-    """Takes commits, and no checkpoints."""
+    """A store that accepts commits but fails for checkpoints."""
 
     hanging = threading.Event()
     seconds = 0.0
@@ -185,7 +185,7 @@ class Broken(store_module.LocalStore):
 
 
 @pytest.mark.promise("checkpoint.never_fails_a_commit")
-def test_a_checkpoint_that_fails_fails_no_commit(root, monkeypatch, caplog):
+def test_failed_checkpoint_fails_no_commit(root, monkeypatch, caplog):
     create(root, properties={"checkpoint.interval": "5"})
     monkeypatch.setattr(store_module, "LocalStore", Broken)
     table = arrowlog.Table(root)
@@ -195,13 +195,13 @@ def test_a_checkpoint_that_fails_fails_no_commit(root, monkeypatch, caplog):
         assert len(said) == 1
         assert "the checkpoint of version 5 failed: The disk is full." in said[0].getMessage()
         append_many(table, 6)
-    assert len(caplog.records) == 3  # one an interval, not one a commit
+    assert len(caplog.records) == 3  # one per interval, not one per commit
     assert made(root) == []
     assert arrowlog.Table(root).snapshot().num_files == 15
 
 
 @pytest.mark.promise("checkpoint.never_fails_a_commit")
-def test_a_checkpoint_that_hangs_keeps_nobody(root, monkeypatch, caplog):
+def test_hanging_checkpoint_delays_no_commit(root, monkeypatch, caplog):
     create(root, properties={"checkpoint.interval": "2"})
     monkeypatch.setattr(store_module, "LocalStore", Broken)
     monkeypatch.setattr(Broken, "seconds", 600)
@@ -211,7 +211,7 @@ def test_a_checkpoint_that_hangs_keeps_nobody(root, monkeypatch, caplog):
         with caplog.at_level(logging.WARNING, "arrowlog"):
             for number in range(12):
                 assert append(table, number).version == number + 1
-            assert not table.wait_for_checkpoint(0.01)  # it hangs still
+            assert not table.wait_for_checkpoint(0.01)  # it still hangs
     finally:
         Broken.hanging.set()
     assert table.wait_for_checkpoint(SECONDS_MAX)
@@ -220,7 +220,7 @@ def test_a_checkpoint_that_hangs_keeps_nobody(root, monkeypatch, caplog):
     assert arrowlog.Table(root).snapshot().num_files == 12
 
 
-def test_without_a_thread_to_be_had_the_commit_stands(root, monkeypatch, caplog):
+def test_commit_succeeds_when_no_checkpoint_thread_can_start(root, monkeypatch, caplog):
     table = create(root, properties={"checkpoint.interval": "1"})
 
     def start(thread, usual=threading.Thread.start):
@@ -241,8 +241,8 @@ print(table.append([arrowlog.add_file("last", {"day": None}, size=1)]).version)
 """
 
 
-def test_a_program_that_ends_right_after_its_commit_finishes_the_checkpoint(root):
-    """A large one, made with threads by the dozen: at the end of a program, no pool takes work."""
+def test_checkpoint_finishes_when_the_program_ends_after_its_commit(root):
+    """A large one, written by many threads: at interpreter exit, thread pools accept no work."""
     create(root)
     for version in (1, 2):
         adds = [testing.add(f"{version}/part-{n:06d}.parquet") for n in range(50_000)]
@@ -261,15 +261,15 @@ def test_a_program_that_ends_right_after_its_commit_finishes_the_checkpoint(root
 
 
 def drain(pipe, received):
-    """Receive what a child has sent, up to a message that its death has cut off."""
+    """Receive what a child has sent, up to a message truncated by its death."""
     with contextlib.suppress(EOFError, OSError):
         while pipe.poll():
             received.add(pipe.recv())
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_kill_in_the_middle_leaves_the_table_readable(root, form):
-    """A checkpoint and a clean-up after every commit; what was acknowledged is there."""
+def test_killed_checkpoint_and_cleanup_leave_the_table_readable(root, form):
+    """A checkpoint and a cleanup after every commit. Acknowledged files are in the table."""
     seed = first_seed()
     rng = random.Random(seed)
     create(root, form)
@@ -289,7 +289,7 @@ def test_a_kill_in_the_middle_leaves_the_table_readable(root, form):
         end.close()
         for _ in range(rng.randrange(1, 6)):
             acknowledged.add(begin.recv())
-        if cycle == 0:  # this one gets to a checkpoint, however slow the machine is
+        if cycle == 0:  # waits until the child writes a checkpoint, on a machine of any speed
             wait_until(lambda pipe=begin: drain(pipe, acknowledged) or made(root), "a checkpoint")
         time.sleep(rng.uniform(0, 0.03))  # a random moment is the point of the test
         child.kill()

@@ -1,4 +1,4 @@
-"""Of many writers of a key one wins, in every round, and its bytes are what is there."""
+"""Of several concurrent puts to a key exactly one wins, and the object has its bytes."""
 
 import sys
 import threading
@@ -19,13 +19,13 @@ ROUNDS = {
     "local": 2_000,
     "s3fs-seaweedfs": 2_000,
     "obstore-seaweedfs": 2_000,
-    "s3fs-moto": 200,  # 5 ms a put, whoever asks
+    "s3fs-moto": 200,  # 5 ms per put on this backend
     "obstore-moto": 200,
 }
 
 
 def judge(outcomes, found):
-    """The rounds without exactly one winner, and those that do not hold what the winner wrote."""
+    """The rounds without exactly one winner, or without the winner's bytes."""
     wrong = []
     for number, (names, there) in enumerate(zip(outcomes, found, strict=True)):
         winners = [racer for racer, name in enumerate(names) if name is PutOutcome.DONE]
@@ -38,7 +38,7 @@ def judge(outcomes, found):
 
 
 def read_back(store, count):
-    """The objects of all rounds, in pieces: a store has a deadline per call."""
+    """The objects of all rounds, in batches: a store has a deadline per call."""
     keys = [put_races.key_of(number) for number in range(count)]
     pieces = (store.find_many(keys[start : start + 100]) for start in range(0, count, 100))
     return [data for piece in pieces for data in piece]
@@ -46,20 +46,20 @@ def read_back(store, count):
 
 @pytest.mark.promise("storage.one_winner")
 @pytest.mark.parametrize(("kind", "rounds"), ROUNDS.items(), ids=ROUNDS)
-def test_of_two_processes_one_wins_every_round(kind, rounds, request):
+def test_one_of_two_processes_wins_every_round(kind, rounds, request):
     place, rounds = store_places.make(kind, request), cases(rounds)
     accelerate = getattr(place, "accelerate", True)
     outcomes = put_races.race(rounds, place.uri, place.options, accelerate=accelerate)
     found = read_back(place.store, rounds)
     assert judge(outcomes, found) == []
     wins = Counter(names.index(PutOutcome.DONE) for names in outcomes)
-    assert min(wins[0], wins[1]) > 0, wins  # else it was no race
+    assert min(wins[0], wins[1]) > 0, wins  # otherwise there was no race
     names = [put_races.key_of(number).rpartition("/")[2] for number in range(rounds)]
     assert place.store.list_from("_transaction_log") == names
 
 
-def test_the_race_would_find_out_a_put_that_looks_first(tmp_path):
-    """The same race with a put that is not atomic has rounds with two winners."""
+def test_race_detects_a_put_that_checks_before_writing(tmp_path):
+    """The same race with a non-atomic put has rounds with two winners."""
     place = store_places.Local(tmp_path / "table")
     outcomes = put_races.race(NAIVE_ROUNDS, place.uri, naive=True)
     found = place.store.find_many([put_races.key_of(number) for number in range(NAIVE_ROUNDS)])
@@ -68,8 +68,8 @@ def test_the_race_would_find_out_a_put_that_looks_first(tmp_path):
     assert wrong
 
 
-def test_two_processes_race_without_nameless_files_too(tmp_path, monkeypatch):
-    """Threads here: a process of its own would not know of the change."""
+def test_one_of_several_threads_wins_without_o_tmpfile(tmp_path, monkeypatch):
+    """Threads, because another process would not have the patched attribute."""
     monkeypatch.setattr(local, "_O_TMPFILE", None)
     place = store_places.Local(tmp_path / "table")
     assert thread_race(place, 4, cases(300)) == []
@@ -78,7 +78,7 @@ def test_two_processes_race_without_nameless_files_too(tmp_path, monkeypatch):
 
 
 def thread_race(place, threads, keys):
-    """The rounds that went wrong with so many threads on so many keys."""
+    """The failed rounds of a race of threads."""
     barrier = threading.Barrier(threads)
     outcomes = [[None] * threads for _ in range(keys)]
 
@@ -103,11 +103,11 @@ def thread_race(place, threads, keys):
 
 
 @pytest.mark.promise("storage.one_winner")
-def test_of_many_threads_one_wins_in_memory():
+def test_one_of_several_threads_wins_in_memory():
     assert thread_race(store_places.Memory(), THREADS, cases(500)) == []
 
 
-def test_the_race_would_find_out_a_memory_without_its_lock(monkeypatch):
+def test_race_detects_a_memory_store_without_its_lock(monkeypatch):
     monkeypatch.setattr(fsspec_store, "_LOCK", nullcontext())
     usual = MemoryFileSystem.exists
     all_have_looked = threading.Barrier(THREADS)

@@ -1,4 +1,4 @@
-"""Real processes, stopped and killed at random beside truncation and restore: nothing is lost."""
+"""Processes stopped and killed at random during truncation and restore lose nothing."""
 
 import json
 import os
@@ -25,11 +25,11 @@ def check(found):
 
 
 @pytest.mark.promise("commit.stalled_writers")
-def test_stopped_writers_lose_nothing_beside_truncation(root):
+def test_stopped_writers_lose_nothing_during_truncation(root):
     check(torment(root, 15))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("ARROWLOG_SLOW" not in os.environ, reason="runs for five minutes")
-def test_stopped_writers_lose_nothing_in_minutes(root):
+def test_stopped_writers_lose_nothing_over_minutes(root):
     check(torment(root, float(os.environ.get("ARROWLOG_SLOW_SECONDS", "300"))))

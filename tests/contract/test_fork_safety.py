@@ -1,4 +1,4 @@
-"""In a forked child every call works, or says at once what to do; none hangs or dies."""
+"""In a forked child every call works or raises at once with a next step; none hangs or crashes."""
 
 import gc
 import multiprocessing
@@ -50,7 +50,7 @@ def make(root):
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory):
-    """A table that this process has written, read and asked, so that every engine runs."""
+    """A table that this process has written, read and queried, so that every engine runs."""
     table = make(tmp_path_factory.mktemp("forks") / "table")
     table.scan("lower(day) = '2'").to_polars().collect()
     table.query("SELECT count(*) FROM commits")
@@ -67,8 +67,8 @@ WORKS = {
     "version": lambda t: t.version >= 4,
     "snapshot": lambda t: t.snapshot().num_files > 9,
     "files": lambda t: t.snapshot().files.num_rows > 9,
-    "an earlier version": lambda t: t.snapshot(1).num_files == 4,
-    "a moment": lambda t: t.snapshot(timestamp="2999-01-01").num_files > 9,
+    "earlier version": lambda t: t.snapshot(1).num_files == 4,
+    "timestamp": lambda t: t.snapshot(timestamp="2999-01-01").num_files > 9,
     "refresh": lambda t: t.refresh().num_files > 9,
     "open": lambda t: arrowlog.Table(t.uri).snapshot().num_files > 9,
     "replay": lambda t: arrowlog.Table(t.uri).snapshot(3).num_files == 12,
@@ -109,7 +109,7 @@ REFUSED = {
     "rows of a split by polars": lambda t: t.scan("id > 5").splits()[0].to_polars(),
     "write a lazy frame": lambda t: t.write(pl.LazyFrame({"id": [1], "day": ["8"]})),
     "history": lambda t: t.history(),
-    "the last commit": lambda t: t.history(1),
+    "last commit": lambda t: t.history(1),
     "sql": lambda t: t.sql("SELECT 1"),
     "query": lambda t: t.query("SELECT count(*) FROM adds"),
     "connect": lambda t: t.connect(),
@@ -119,7 +119,7 @@ REFUSED = {
     "vacuum": lambda t: t.vacuum(dry_run=True),
     "truncate": lambda t: t.truncate_history(dry_run=True),
     "doctor": lambda t: t.doctor(),
-    "doctor of an address": lambda t: arrowlog.doctor(t.uri),
+    "doctor of a uri": lambda t: arrowlog.doctor(t.uri),
     "skips": lambda t: t.skips.active(),
     "repair": lambda t: arrowlog.repair(
         f"{t.uri}/_transaction_log", f"{t.uri}-mended/_transaction_log"
@@ -128,19 +128,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", WORKS)
-def test_what_needs_no_thread_of_polars_works_in_a_child(used, name):
+def test_calls_without_polars_threads_work_in_a_child(used, name):
     assert in_child(partial(WORKS[name], used)) == "True"
 
 
 @pytest.mark.promise("fork.works_or_says_so")
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_needs_polars_is_refused_at_once_with_what_to_do(used, name):
+def test_calls_that_need_polars_raise_forked_process_with_a_next_step(used, name):
     said = in_child(partial(REFUSED[name], used))
     assert said.startswith("ForkedProcess: "), said
     assert "get_context('spawn')" in said
 
 
-def test_the_parent_goes_on_as_before(used):
+def test_parent_keeps_working_after_a_fork(used):
     assert not fork_safety.polars_is_stranded()
     assert in_child(lambda: in_child(lambda: used.history().num_rows)).find("ForkedProcess") >= 0
     assert used.history().num_rows > 4
@@ -148,11 +148,11 @@ def test_the_parent_goes_on_as_before(used):
 
 
 def program(*arguments):
-    """Run a Python program that has the helpers of these tests at hand; return its output."""
+    """Run a Python program that can import the test helpers, and return its output."""
     return programs.run("-W", "ignore", *arguments).strip()
 
 
-def test_a_child_of_a_process_that_has_not_used_an_engine_can_do_everything(tmp_path):
+def test_child_of_a_process_without_engines_can_use_all_calls(tmp_path):
     code = """
 import sys, pyarrow as pa
 import arrowlog
@@ -170,7 +170,7 @@ print(in_child(work), in_child(work, orderly=True))
     assert program("-c", code, tmp_path / "table") == "(2, 1) (3, 2)"
 
 
-def test_a_fork_is_noticed_before_arrowlog_has_loaded_an_engine(used):
+def test_fork_is_detected_before_arrowlog_has_loaded_an_engine(used):
     """`import arrowlog` registers the hooks, although it loads neither polars nor pyarrow."""
     code = """
 import sys, arrowlog
@@ -183,7 +183,7 @@ print(in_child(lambda: arrowlog.Table(sys.argv[1]).history()))
     assert program("-c", code, used.uri).startswith("ForkedProcess: The history of a table")
 
 
-def test_a_fork_waits_until_another_thread_has_loaded_a_public_name(used):
+def test_fork_waits_until_another_thread_has_loaded_a_public_name(used):
     """The thread is inside a half-imported module of arrowlog, whose lock a child inherits."""
     code = """
 import dataclasses, sys, threading, arrowlog
@@ -204,8 +204,8 @@ thread.join()
     assert program("-c", code, used.uri) == "True"
 
 
-def test_a_child_asks_on_a_connection_of_its_own(tmp_path):
-    # A table of its own: a longer log makes the parent start polars' pool, which is another case.
+def test_child_queries_on_its_own_connection(tmp_path):
+    # A separate table: a longer log would make the parent start polars' pool.
     table = make(tmp_path / "table")
     code = """
 import sys, arrowlog
@@ -226,15 +226,15 @@ def _read(split):
     return sum(batch.num_rows for batch in split.batches())
 
 
-def test_workers_of_a_loader_read_splits(used):
+def test_forked_pool_workers_read_splits(used):
     splits = used.scan("day = '2'").splits(target_size=1000)
     assert len(splits) > 2
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert sum(pool.map_async(_read, splits).get(SECONDS_MAX)) == used.scan("day = '2'").count()
 
 
-def test_workers_of_a_server_share_a_table_and_end_in_order(used):
-    """The parent has opened and asked it; each worker serves, commits, and takes Python down."""
+def test_forked_server_workers_share_a_table_and_exit_cleanly(used):
+    """The parent has opened and queried it. Each worker reads, commits and finalizes Python."""
     code = """
 import sys, arrowlog
 from support.forked_child import in_child
@@ -253,8 +253,8 @@ print([in_child(serve, orderly=True) for _ in range(3)])
     assert program("-c", code, used.uri) == str(["True"] * 3)
 
 
-def test_connections_of_the_parent_are_never_destroyed_in_a_child(used):
-    """DuckDB would join threads that do not exist, which is signal 11."""
+def test_parent_connections_are_not_destroyed_in_a_child(used):
+    """DuckDB would join threads that do not exist in the child: SIGSEGV."""
     held = {"relation": used.sql("SELECT count(*) FROM adds")}
 
     def forget():
@@ -268,8 +268,8 @@ def test_connections_of_the_parent_are_never_destroyed_in_a_child(used):
     assert held["relation"].fetchall()[0][0] > 0
 
 
-def test_connections_of_threads_that_a_fork_leaves_behind_are_not_destroyed_either(used):
-    """What only a thread refers to is destroyed in a child before any hook runs there."""
+def test_thread_local_connections_are_not_destroyed_in_a_child(used):
+    """Objects only a thread refers to are destroyed in the child before any hook runs."""
     asked, done = threading.Event(), threading.Event()
 
     def ask():
@@ -288,7 +288,7 @@ def test_connections_of_threads_that_a_fork_leaves_behind_are_not_destroyed_eith
 
 
 @pytest.mark.parametrize("lock", ["_tracker", "_session", "_checkpointer"])
-def test_a_lock_that_another_thread_held_is_free_in_a_child(used, lock):
+def test_lock_held_by_another_thread_is_free_in_a_child(used, lock):
     owner = getattr(used, lock)
     held, done = threading.Event(), threading.Event()
 
@@ -308,12 +308,12 @@ def test_a_lock_that_another_thread_held_is_free_in_a_child(used, lock):
         thread.join()
 
 
-def test_a_lock_that_the_forking_thread_holds_stays_its_own(used):
+def test_lock_held_by_the_forking_thread_stays_held(used):
     with used._tracker._lock:
         assert in_child(lambda: used._tracker.last_read is not None and used.version > 0) == "True"
 
 
-def test_a_property_that_another_thread_was_computing_is_computed_in_a_child(used, monkeypatch):
+def test_cached_property_in_progress_is_computed_in_a_child(used, monkeypatch):
     computing, done = threading.Event(), threading.Event()
 
     def slow(_):
@@ -340,8 +340,8 @@ def test_a_property_that_another_thread_was_computing_is_computed_in_a_child(use
         thread.join()
 
 
-def test_a_fork_waits_for_imports_of_other_threads(tmp_path, monkeypatch):
-    """A module that is half imported at a fork stays so, and its lock stays held."""
+def test_fork_waits_for_imports_in_other_threads(tmp_path, monkeypatch):
+    """A module half imported at the fork stays so in the child, with its lock held."""
     waiting = threading.Event()
     monkeypatch.setattr(fork_safety, "waiting", waiting, raising=False)
     code = "from arrowlog import fork_safety; fork_safety.waiting.wait(300); found = 5"
@@ -357,7 +357,7 @@ def test_a_fork_waits_for_imports_of_other_threads(tmp_path, monkeypatch):
 
     def others_import():
         found = usual()
-        waiting.set()  # the import ends once the fork waits for it, and not before
+        waiting.set()  # the import ends once the fork waits for it, not before
         return found
 
     monkeypatch.setattr(fork_safety, "_others_import", others_import)
@@ -365,7 +365,7 @@ def test_a_fork_waits_for_imports_of_other_threads(tmp_path, monkeypatch):
     thread.join()
 
 
-def test_a_thread_inside_polars_may_be_starting_its_pool(monkeypatch):
+def test_thread_inside_polars_counts_as_a_started_pool(monkeypatch):
     monkeypatch.setattr(fork_safety, "_pool_runs", lambda: False)
     inside, done = threading.Event(), threading.Event()
 
@@ -386,7 +386,7 @@ def test_a_thread_inside_polars_may_be_starting_its_pool(monkeypatch):
 
 
 @pytest.mark.promise("fork.works_or_says_so")
-def test_forks_while_threads_write_checkpoint_and_ask(tmp_path):
+def test_forks_while_threads_write_checkpoint_and_query(tmp_path):
     """Set ARROWLOG_CASES for more rounds."""
     seed = first_seed()
     rounds = cases(12)
@@ -394,7 +394,7 @@ def test_forks_while_threads_write_checkpoint_and_ask(tmp_path):
     assert said == f"rounds {rounds}"
 
 
-def test_the_guard_lets_arrays_through_and_stops_the_rest(monkeypatch):
+def test_polars_guard_allows_arrays_and_refuses_frames(monkeypatch):
     monkeypatch.setattr(fork_safety._Stranded, "now", True)
     array = pa.array([1, 2])
     assert fork_safety.pl.Series(fork_safety.pl.from_arrow(array)).to_list() == [1, 2]

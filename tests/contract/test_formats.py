@@ -1,4 +1,4 @@
-"""Every format answers everything, and a format that no module knows can be opened and read."""
+"""Every format implements the whole contract, and a format unknown to all modules can be read."""
 
 import dataclasses
 import inspect
@@ -66,7 +66,7 @@ LEDGER_ACTIONS = ActionFields(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ledger(Format):
-    """A read-only format unlike IndexTables in every answer, which only this test knows."""
+    """A read-only format that differs from IndexTables in every method, known only to this test."""
 
     def commit_name(self, version):
         return f"c-{version:08d}.jsonl"
@@ -124,7 +124,7 @@ FORMATS = (*listing_module.FORMATS, LEDGER)
 
 @pytest.fixture
 def ledger(monkeypatch):
-    """Make the format known in the one place that chooses a format."""
+    """Register the format where formats are chosen."""
     monkeypatch.setattr(listing_module, "FORMATS", FORMATS)
 
 
@@ -156,7 +156,7 @@ def txn(app, version):
 def write(root, version, *actions):
     os.makedirs(f"{root}/_ledger", exist_ok=True)
     info = {"commitInfo": {"timestamp": 1_000 * (version + 1), "operation": f"OP {version}"}}
-    # The declared count and checksum are no promise of this format.
+    # This format does not declare an action count or checksum.
     info["commitInfo"] |= {"numActions": 99, "checksum": "crc32:00000000"}
     text = "\n".join(json.dumps(action) for action in (info, *actions))
     with open(f"{root}/_ledger/c-{version:08d}.jsonl", "w") as out:
@@ -172,7 +172,7 @@ def table(tmp_path, ledger):
 
 
 @pytest.mark.parametrize("table_format", FORMATS, ids=lambda item: item.name)
-def test_every_format_answers_everything(table_format):
+def test_every_format_implements_the_contract(table_format):
     assert not inspect.isabstract(type(table_format))
     assert hash(table_format) == hash(dataclasses.replace(table_format))
     copy = pickle.loads(pickle.dumps(table_format))  # as Spark's workers get it
@@ -202,7 +202,7 @@ def test_every_format_answers_everything(table_format):
 
 
 @pytest.mark.parametrize("table_format", FORMATS, ids=lambda item: item.name)
-def test_every_format_refuses_what_it_does_not_know(table_format):
+def test_every_format_refuses_unknown_versions_and_features(table_format):
     highest = table_format.reader_versions[-1]
     table_format.check_readable(Protocol(highest, 1, tuple(table_format.features)), "t")
     with pytest.raises(UnsupportedProtocol, match=f"reader version {highest + 1}"):
@@ -218,7 +218,7 @@ def test_every_format_refuses_what_it_does_not_know(table_format):
 
 @pytest.mark.parametrize("table_format", FORMATS, ids=lambda item: item.name)
 @pytest.mark.parametrize("columnar", [True, False])
-def test_every_format_decodes_the_fields_that_it_declares(table_format, columnar):
+def test_every_format_decodes_its_declared_fields(table_format, columnar):
     fields = table_format.actions
     samples = {FieldKind.INT: 5, FieldKind.BOOL: True, FieldKind.FLAT: {"k": "v"}}
     samples |= {FieldKind.JSON: {"a": [1]}, FieldKind.STATS: '{"numRecords":3}'}
@@ -238,11 +238,11 @@ def test_every_format_decodes_the_fields_that_it_declares(table_format, columnar
         assert expected <= {name.partition(".")[0] for name in found.column_names}, action
 
 
-def test_a_table_of_an_unknown_kind_is_opened_replayed_and_scanned(table):
+def test_table_of_a_new_format_is_opened_replayed_and_scanned(table):
     handle = arrowlog.Table(table)
     snapshot = handle.snapshot()
     assert (handle.format, snapshot.version, snapshot.num_files) == ("ledger", 2, 61)
-    assert snapshot.state.txns == {"app": (5, 2)}  # the last one counts, not the highest
+    assert snapshot.state.txns == {"app": (5, 2)}  # the last one wins, not the highest
     files = {row["path"]: row for row in snapshot.files.to_pylist()}
     assert set(files) == {*(f"f{n}" for n in range(60)), "a b"}
     assert files["f0"]["slot"] == "b"
@@ -254,21 +254,21 @@ def test_a_table_of_an_unknown_kind_is_opened_replayed_and_scanned(table):
     assert handle.snapshot(timestamp=2_500).version == 1
 
 
-def test_new_commits_are_noticed(table):
+def test_refresh_finds_new_commits(table):
     handle = arrowlog.Table(table)
     assert handle.snapshot().num_files == 61
     write(table, 3, add("late", 1))
     assert (handle.refresh().version, handle.snapshot().num_files) == (3, 62)
 
 
-def test_the_history_is_there(table):
+def test_history_of_a_new_format(table):
     handle = arrowlog.Table(table)
     assert handle.history()["operation"].to_pylist() == ["OP 2", "OP 1", "OP 0"]
     assert handle.sql("SELECT max(version), sum(adds) FROM commits").fetchall() == [(2, 62)]
     assert handle.sql("SELECT count(*) FROM files").fetchall() == [(61,)]
 
 
-def test_nothing_writes_to_it(table):
+def test_read_only_format_refuses_writes(table):
     before = sorted(os.walk(table))
     handle = arrowlog.Table(table)
     changes = [
@@ -289,19 +289,19 @@ def test_nothing_writes_to_it(table):
     assert sorted(os.walk(table)) == before
 
 
-def test_the_doctor_does_not_pretend_to_know_it(table):
+def test_doctor_refuses_an_unsupported_format(table):
     with pytest.raises(InvalidRequest, match="the ledger format"):
         arrowlog.Table(table).doctor()
 
 
-def test_a_gap_is_an_error_that_names_the_missing_file(table):
+def test_gap_raises_with_the_missing_file(table):
     write(table, 4, add("late", 1))
     with pytest.raises(LogCorrupt, match="version 3 is missing") as caught:
         arrowlog.Table(table).snapshot()
     assert caught.value.file == "_ledger/c-00000003.jsonl"
 
 
-def test_damage_is_told_by_the_true_name_of_the_file(table):
+def test_damage_raises_with_the_format_s_file_name(table):
     with open(table / "_ledger/c-00000001.jsonl", "a") as out:
         out.write('{"add":{"path":7}}\n')
     with pytest.raises(LogCorrupt) as caught:
@@ -309,20 +309,20 @@ def test_damage_is_told_by_the_true_name_of_the_file(table):
     assert caught.value.file == "_ledger/c-00000001.jsonl"
 
 
-def test_a_log_without_a_protocol_is_refused(tmp_path, ledger):
+def test_log_without_a_protocol_is_refused(tmp_path, ledger):
     write(tmp_path, 0, metadata())
     with pytest.raises(LogCorrupt, match="no protocol"):
         arrowlog.Table(tmp_path).snapshot()
 
 
-def test_a_compressed_commit_is_none_of_it(table):
+def test_compressed_commit_is_refused_by_a_format_without_compression(table):
     with open(table / "_ledger/c-00000003.jsonl", "wb") as out:
         out.write(bytes.fromhex("1f8b") + b"no gzip here\n")
     with pytest.raises(LogCorrupt, match=r"not a valid action|UTF-8"):
         arrowlog.Table(table).snapshot()
 
 
-def test_a_new_kind_of_checkpoint_needs_one_reader(table, monkeypatch):
+def test_new_checkpoint_form_needs_one_reader(table, monkeypatch):
     read = []
 
     def read_sum(work, version, form):
@@ -338,7 +338,7 @@ def test_a_new_kind_of_checkpoint_needs_one_reader(table, monkeypatch):
     assert read == [("_ledger/s-00000001.json",)]
 
 
-def test_of_two_logs_the_first_format_counts(tmp_path, ledger):
+def test_first_registered_format_wins_when_two_logs_exist(tmp_path, ledger):
     write(tmp_path, 0, metadata(), protocol())
     with pytest.raises(TableNotFound, match=r"_transaction_log/ nor .*_ledger/ has commits"):
         arrowlog.Table(tmp_path / "elsewhere")
@@ -353,7 +353,7 @@ def test_of_two_logs_the_first_format_counts(tmp_path, ledger):
 
 
 @pytest.mark.parametrize("exist_ok", [False, True])
-def test_no_table_is_created_over_one_of_another_format(table, exist_ok):
+def test_create_refuses_a_folder_with_a_table_of_another_format(table, exist_ok):
     before = sorted(os.walk(table))
     with pytest.raises(TableExists, match="in the ledger format") as caught:
         arrowlog.Table.create(table, pa.schema([("id", pa.int64())]), exist_ok=exist_ok)
@@ -362,7 +362,7 @@ def test_no_table_is_created_over_one_of_another_format(table, exist_ok):
     assert arrowlog.Table(table).format == "ledger"
 
 
-def test_an_empty_folder_of_another_format_does_not_hinder_a_new_table(tmp_path, ledger):
+def test_empty_log_folder_of_another_format_allows_create(tmp_path, ledger):
     (tmp_path / "_ledger").mkdir()
     (tmp_path / "_ledger/c-1.tmp").touch()
     table = arrowlog.Table.create(tmp_path, pa.schema([("id", pa.int64())]))

@@ -1,4 +1,4 @@
-"""How local disks keep the promise: nothing is left behind, and refusals are plain sentences."""
+"""Writes to local disks leave no temporary files, and failures raise clear errors."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ NOBODY = 65_534
 
 @pytest.fixture(params=["nameless", "named"])
 def store(request, tmp_path, monkeypatch):
-    """A store with, and without, files that have no name."""
+    """A store with and without `O_TMPFILE`."""
     if request.param == "named":
         monkeypatch.setattr(local, "_O_TMPFILE", None)
     elif sys.platform == "linux":
@@ -31,7 +31,7 @@ def everything(store):
     )
 
 
-def test_nothing_but_the_object_is_there_afterwards(store):
+def test_writes_leave_no_temporary_files(store):
     assert store.put_if_absent(f"{LOG}/1", b"mine") is PutOutcome.DONE
     assert store.put_if_absent(f"{LOG}/1", b"late") is PutOutcome.EXISTS
     store.replace(f"{LOG}/_last_checkpoint", b"1")
@@ -41,7 +41,7 @@ def test_nothing_but_the_object_is_there_afterwards(store):
 
 
 @pytest.mark.parametrize("call", ["put_if_absent", "replace"])
-def test_a_write_that_fails_half_way_leaves_nothing(store, call, monkeypatch):
+def test_failed_write_leaves_nothing(store, call, monkeypatch):
     store.put_if_absent(f"{LOG}/0", b"0")
     write, calls = os.write, []
 
@@ -58,7 +58,7 @@ def test_a_write_that_fails_half_way_leaves_nothing(store, call, monkeypatch):
     assert everything(store) == [f"{LOG}/0"]
 
 
-def test_a_disk_that_takes_little_at_a_time_gets_all(store, monkeypatch):
+def test_short_writes_are_continued(store, monkeypatch):
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
     assert store.put_if_absent("k", bytes(range(250))) is PutOutcome.DONE
@@ -68,8 +68,8 @@ def test_a_disk_that_takes_little_at_a_time_gets_all(store, monkeypatch):
 
 
 @pytest.mark.promise("commit.acknowledged_is_durable")
-def test_bytes_are_on_the_disk_before_they_have_a_name(store, monkeypatch):
-    """A power cut must not leave a name without its bytes, nor lose a name that was promised."""
+def test_data_is_synced_before_the_name_is_linked(store, monkeypatch):
+    """A power cut must not leave a name without its bytes, nor lose an acknowledged name."""
     happened = []
     for name in ("write", "fsync", "link"):
         real = getattr(os, name)
@@ -87,7 +87,7 @@ def test_bytes_are_on_the_disk_before_they_have_a_name(store, monkeypatch):
     assert happened == ["write", "fsync", "link", "fsyncfolder"]
 
 
-def test_a_name_that_may_not_last_is_not_called_done(store, monkeypatch):
+def test_failed_folder_sync_makes_the_outcome_unknown(store, monkeypatch):
     os.makedirs(store.root)
     monkeypatch.setattr(
         local, "_fsync_folder", lambda folder: (_ for _ in ()).throw(OSError(5, "I/O error"))
@@ -96,7 +96,7 @@ def test_a_name_that_may_not_last_is_not_called_done(store, monkeypatch):
     assert store.get("k") == b"1"
 
 
-def test_files_may_be_read_by_whom_the_umask_allows(store):
+def test_file_modes_follow_the_umask(store):
     before = os.umask(0o027)
     try:
         store.put_if_absent("new", b"1")
@@ -107,7 +107,7 @@ def test_files_may_be_read_by_whom_the_umask_allows(store):
         assert stat.S_IMODE(os.stat(f"{store.root}/{key}").st_mode) == 0o640
 
 
-def test_a_file_in_the_place_of_a_folder_is_said(store):
+def test_file_in_place_of_a_folder_raises(store):
     store.put_if_absent("file", b"1")
     for call in (store.put_if_absent, store.replace):
         with pytest.raises(StoreUnavailable, match=r"Could not write .*file/below"):
@@ -119,7 +119,7 @@ def test_a_file_in_the_place_of_a_folder_is_said(store):
 
 
 def as_nobody(call):
-    """What a call says to somebody who owns nothing; the right to everything is root's."""
+    """The error of a call by an unprivileged user; root has all permissions."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -153,7 +153,7 @@ def as_nobody(call):
         ("stat", lambda store: store.stat("closed/1")),
     ],
 )
-def test_a_lack_of_permission_is_a_plain_sentence(verb, call):
+def test_missing_permission_raises_access_denied(verb, call):
     root = tempfile.mkdtemp()
     store = LocalStore(root)
     try:

@@ -11,7 +11,7 @@ from arrowlog.errors import TableExists, TableNotFound
 
 
 @pytest.mark.promise("recovery.rebuild_keeps_rows")
-def test_a_log_is_rebuilt_where_the_files_are(place):
+def test_rebuild_restores_the_log_on_every_store(place):
     for number in range(3):
         sink = io.BytesIO()
         pq.write_table(pa.table({"id": [number], "text": [f"t{number}"]}), sink)

@@ -1,4 +1,4 @@
-"""Options for S3 in every spelling, and from the environment, lead to the same bucket."""
+"""S3 options in every spelling and from the environment configure the same client."""
 
 import sys
 
@@ -32,7 +32,7 @@ ENVIRONMENT = {
 }
 SPELLINGS = {
     "s3fs": S3FS,
-    "s3fs, all in the client": {
+    "s3fs, all in client_kwargs": {
         "client_kwargs": {
             "aws_access_key_id": WANTED.key,
             "aws_secret_access_key": WANTED.secret,
@@ -57,7 +57,7 @@ SPELLINGS = {
         "default_region": WANTED.region,
         "AWS_ENDPOINT_URL_S3": WANTED.endpoint,
     },
-    "with what other tools want": {
+    "with options of other tools": {
         **ENVIRONMENT,
         "AWS_S3_ALLOW_UNSAFE_RENAME": "true",
         "AWS_ALLOW_HTTP": "true",
@@ -78,34 +78,34 @@ def bare(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("options", SPELLINGS.values(), ids=SPELLINGS)
-def test_every_spelling_says_the_same(options):
+def test_every_spelling_parses_to_the_same_options(options):
     assert parse_s3_options(options) == WANTED
     assert is_obstore_usable(options)
 
 
 @pytest.mark.parametrize("options", SPELLINGS.values(), ids=SPELLINGS)
-def test_s3fs_gets_the_same_from_every_spelling(options):
+def test_every_spelling_gives_the_same_s3fs_options(options):
     assert to_s3fs_options(parse_s3_options(options)) == to_s3fs_options(WANTED)
 
 
 @pytest.mark.parametrize("options", SPELLINGS.values(), ids=SPELLINGS)
-def test_obstore_gets_the_same_from_every_spelling(options):
+def test_every_spelling_gives_the_same_obstore_config(options):
     assert _config(parse_s3_options(options)) == _config(WANTED)
 
 
-def test_obstore_takes_from_the_environment_what_it_is_not_given(monkeypatch):
+def test_obstore_config_falls_back_to_the_environment(monkeypatch):
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     assert _config(parse_s3_options({})) == _config(WANTED)
 
 
-def test_a_token_of_the_environment_does_not_go_with_a_key_that_is_given(monkeypatch):
+def test_environment_token_is_not_combined_with_a_given_key(monkeypatch):
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-key")
     found = _config(parse_s3_options({"key": "AKIAKEY", "secret": "secret"}))
     assert "aws_session_token" not in found
 
 
-def test_what_is_none_is_not_given(monkeypatch):
+def test_options_of_none_are_ignored(monkeypatch):
     assert parse_s3_options({"key": None, "secret": None, "token": None}) == S3Options()
     assert parse_s3_options({**S3FS, "client_kwargs": None}).region is None
 
@@ -120,7 +120,7 @@ def test_anonymous_in_every_spelling(value):
         assert is_obstore_usable({name: value})
 
 
-def test_an_anonymous_client_signs_with_nothing(monkeypatch):
+def test_anonymous_client_ignores_environment_credentials(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAKEY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     assert not {"aws_access_key_id", "aws_secret_access_key"} & set(_config(S3Options(anon=True)))
@@ -138,7 +138,7 @@ def test_an_anonymous_client_signs_with_nothing(monkeypatch):
         {"s3_additional_kwargs": {"ServerSideEncryption": "AES256"}},
     ],
 )
-def test_what_obstore_does_not_know_is_left_to_s3fs_with_nothing_lost(other):
+def test_options_unknown_to_obstore_fall_back_to_s3fs(other):
     options = {**S3FS, **other}
     assert not is_obstore_usable(options)
     given = to_s3fs_options(parse_s3_options(options))
@@ -150,14 +150,14 @@ def test_what_obstore_does_not_know_is_left_to_s3fs_with_nothing_lost(other):
     assert type(open_store("s3://bucket/t", {**S3FS, "requester_pays": True})) is S3Store
 
 
-def test_credentials_that_are_not_at_hand_are_left_to_s3fs(monkeypatch):
+def test_missing_static_credentials_fall_back_to_s3fs(monkeypatch):
     assert not is_obstore_usable({})
     assert not is_obstore_usable({"key": "AKIAKEY"})
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     assert is_obstore_usable({})
 
 
-def test_nothing_is_tried_twice_and_silence_has_an_end():
+def test_s3fs_retries_are_disabled_and_timeouts_set():
     given = to_s3fs_options(WANTED)["config_kwargs"]
     assert given["retries"] == {"total_max_attempts": 1}
     assert to_s3fs_options(WANTED, 2.0)["config_kwargs"]["read_timeout"] == 2.0
@@ -170,33 +170,33 @@ def test_nothing_is_tried_twice_and_silence_has_an_end():
     assert store.fs.retries == 1
 
 
-def test_virtual_hosts_in_both_clients():
+def test_virtual_hosted_style_in_both_clients():
     found = parse_s3_options({**S3FS, "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
     assert to_s3fs_options(found)["config_kwargs"]["s3"] == {"addressing_style": "virtual"}
     assert _config(found)["aws_virtual_hosted_style_request"] is True
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
-def test_acceleration_can_be_turned_off(scheme):
+def test_accelerate_false_selects_s3fs(scheme):
     assert type(open_store(f"{scheme}://bucket/t", S3FS)) is ObstoreS3
     assert type(open_store(f"{scheme}://bucket/t", S3FS, accelerate=True)) is ObstoreS3
     assert type(open_store(f"{scheme}://bucket/t", S3FS, accelerate=False)) is S3Store
     assert open_store(f"{scheme}://bucket/t", S3FS).root == "s3://bucket/t"
 
 
-def test_without_obstore_there_is_s3fs(monkeypatch):
+def test_s3fs_is_used_when_obstore_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
     assert not is_obstore_usable(S3FS)
     assert type(open_store("s3://bucket/t", S3FS)) is S3Store
 
 
 @pytest.mark.parametrize("uri", ["s3://k:s@bucket/t", "s3://k@bucket/t", "s3a://bucket/t?x=1"])
-def test_an_address_with_more_than_a_bucket_and_a_folder_is_refused(uri):
+def test_uri_with_query_or_credentials_is_refused(uri):
     with pytest.raises(InvalidRequest, match="storage_options"):
         open_store(uri, S3FS)
 
 
-def test_a_name_just_before_another_is_below_it():
+def test_predecessor_name_sorts_before_the_name():
     for name in (
         "0",
         "00",
@@ -219,10 +219,8 @@ def test_a_name_just_before_another_is_below_it():
 
 @pytest.mark.parametrize("accelerate", [False, True], ids=["s3fs", "obstore"])
 @pytest.mark.parametrize("how", ["s3fs", "environment spelling", "environment"])
-def test_every_way_of_saying_it_reaches_the_same_object(
-    seaweedfs, monkeypatch, accelerate, how, request
-):
-    """Signatures are checked by SeaweedFS, so a wrong key or region would be refused."""
+def test_every_spelling_reaches_the_same_object(seaweedfs, monkeypatch, accelerate, how, request):
+    """SeaweedFS verifies signatures, so a wrong key or region would be refused."""
     server, _ = seaweedfs
     said = {
         "AWS_ACCESS_KEY_ID": server.options["key"],

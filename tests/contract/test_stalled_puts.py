@@ -1,4 +1,4 @@
-"""On every kind of store, a put that comes too late is noticed before it is acknowledged."""
+"""On every store, a put that arrives too late is detected before it is acknowledged."""
 
 import pyarrow as pa
 import pytest
@@ -17,7 +17,7 @@ def file(path):
 
 @pytest.fixture
 def later(monkeypatch):
-    """Time passes when a test says so; the store's clock goes on as it does."""
+    """A clock that tests advance; the store's clock is not affected."""
     real, passed = clock._read, [0.0]
     monkeypatch.setattr(clock, "_read", lambda: real() + passed[0])
     monkeypatch.setattr(cleanup, "MIN_COMMIT_AGE_SECONDS", 0)
@@ -27,7 +27,7 @@ def later(monkeypatch):
 
 @pytest.mark.promise("commit.stalled_writers")
 @pytest.mark.parametrize("op", ["append", "overwrite", "restore"])
-def test_a_stalled_writer_does_not_land_below_a_truncation(place, later, monkeypatch, op):
+def test_stalled_put_does_not_land_below_a_truncation(place, later, monkeypatch, op):
     quiet = {"checkpoint.enabled": False}
     writer = arrowlog.Table.create(place.uri, SCHEMA, storage_options=place.options, options=quiet)
     other = arrowlog.Table(place.uri, place.options, options=quiet)
@@ -64,8 +64,8 @@ def test_a_stalled_writer_does_not_land_below_a_truncation(place, later, monkeyp
     assert place.read(f"{LOG_FOLDER}/{commit_name(3)}") is None  # withdrawn
 
 
-def test_a_quick_writer_asks_nothing_but_the_put(place, monkeypatch):
-    """Over a network: an append that nobody races is one request."""
+def test_uncontended_append_is_one_put_request(place, monkeypatch):
+    """Over a network, an append without concurrent writers is one request."""
     table = arrowlog.Table.create(place.uri, SCHEMA, storage_options=place.options)
     table.append([file("first")])
     asked = []
@@ -93,7 +93,7 @@ def test_a_quick_writer_asks_nothing_but_the_put(place, monkeypatch):
 
 
 @pytest.mark.promise("commit.stalled_writers")
-def test_a_reader_does_not_take_a_late_put_for_the_commit_that_was_there(place, later, monkeypatch):
+def test_reader_ignores_a_late_put_below_a_truncation(place, later, monkeypatch):
     """Between its listing and its reads, commits are truncated and a stalled put lands below."""
     quiet = {"checkpoint.enabled": False, "transaction.compression.enabled": False}
     writer = arrowlog.Table.create(place.uri, SCHEMA, storage_options=place.options, options=quiet)

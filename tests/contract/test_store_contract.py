@@ -1,4 +1,4 @@
-"""What every store must do, whatever it is made of."""
+"""The read contract of every store."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ LIMIT = 1 << 22
 
 
 def log(size):
-    """A log file of exactly so many bytes: adds, the last of them filled up."""
+    """A log file of exactly this many bytes: adds, the last one padded."""
     line = b'{"add":{"path":"x","size":1,"modificationTime":1}}\n'
     count = max(size // len(line) - 1, 0)
     rest = size - count * len(line)
@@ -31,7 +31,7 @@ def log(size):
 
 
 def restored(window):
-    """The files in a window, put together again from what was left in and what was set apart."""
+    """The files in a line buffer, reassembled from its lines and the lines set apart."""
     with window.view as view:
         kept = bytes(view).split(b"\n")[:-1]
     apart = {
@@ -60,7 +60,7 @@ def test_get_gives_all_bytes(place, size):
     assert found == data
 
 
-def test_put_or_find_creates_once_and_finds_nothing_but_what_is_there(place):
+def test_put_or_find_creates_once_and_returns_the_existing_bytes(place):
     put, key = place.store.put_or_find, f"{LOG}/1"
     assert put(key, b"first") == (PutOutcome.DONE, None)
     outcome, found = put(key, b"second")
@@ -70,14 +70,14 @@ def test_put_or_find_creates_once_and_finds_nothing_but_what_is_there(place):
 
 
 @pytest.mark.parametrize("name", ["with space", "ü", "a=b%20c", "#1", "a?b", "[x]*", "a:b"])
-def test_names_are_taken_as_they_are(place, name):
+def test_special_characters_in_names_are_read_verbatim(place, name):
     place.put(f"{LOG}/{name}", b"1")
     assert place.store.get(f"{LOG}/{name}") == b"1"
     assert place.store.list_from(LOG) == [name]
 
 
 @pytest.mark.parametrize("key", ["missing", "missing/too", "there/file/below"])
-def test_what_is_missing_is_not_found(place, key):
+def test_missing_objects_raise_file_not_found(place, key):
     place.put("there/file", b"1")
     with pytest.raises(FileNotFoundError):
         place.store.get(key)
@@ -87,7 +87,7 @@ def test_what_is_missing_is_not_found(place, key):
         place.store.read_into(LineBuffer(LIMIT), ["there/file", key], [0, 1], ENOUGH)
 
 
-def test_reading_a_folder_is_an_error_of_ours_or_not_found(place):
+def test_reading_a_folder_raises(place):
     place.put("folder/file", b"1")
     with pytest.raises((ArrowlogError, FileNotFoundError)):
         place.store.get("folder")
@@ -96,7 +96,7 @@ def test_reading_a_folder_is_an_error_of_ours_or_not_found(place):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, 70_000), (5, 65_541), (69_999, 70_000)])
-def test_a_part_of_an_object_is_read(place, start, stop):
+def test_get_range_reads_a_part_of_an_object(place, start, stop):
     data = os.urandom(70_000)
     place.put("a/b", data)
     found = place.store.get_range("a/b", start, stop)
@@ -113,13 +113,13 @@ def test_get_many_keeps_the_order_and_repeats(place):
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_get_many_of_few(place, count):
+def test_get_many_of_zero_to_few_keys(place, count):
     place.put("k", b"1")
     assert place.store.get_many(["k"] * count) == [b"1"] * count
 
 
 @pytest.mark.promise("storage.same_contract")
-def test_listing_is_sorted_and_has_only_what_is_directly_in_the_folder(place):
+def test_listing_is_sorted_and_not_recursive(place):
     for name in ("b", "a", "10", "9", "sub/inner", "ab", "_last"):
         place.put(f"{LOG}/{name}", b"1")
     place.put("elsewhere", b"1")
@@ -130,13 +130,13 @@ def test_listing_is_sorted_and_has_only_what_is_directly_in_the_folder(place):
     ("start", "names"),
     [("", ["1", "2", "3"]), ("2", ["2", "3"]), ("20", ["3"]), ("0", ["1", "2", "3"]), ("4", [])],
 )
-def test_listing_may_begin_at_a_name(place, start, names):
+def test_listing_starts_at_a_name(place, start, names):
     for name in ("3", "1", "2"):
         place.put(f"{LOG}/{name}", b"1")
     assert place.store.list_from(LOG, start) == names
 
 
-def test_the_root_can_be_listed(place):
+def test_root_can_be_listed(place):
     place.put("one", b"1")
     place.put("folder/two", b"22")
     assert place.store.list_from("") == ["folder", "one"]
@@ -144,12 +144,12 @@ def test_the_root_can_be_listed(place):
     assert place.store.stats_from("")["one"].size == 1
 
 
-def test_a_missing_folder_is_an_empty_listing(place):
+def test_listing_a_missing_folder_is_empty(place):
     assert place.store.list_from(LOG) == []
     assert place.store.list_from("no/such") == []
 
 
-def test_a_listing_sees_what_came_after_the_last_one(place):
+def test_listing_includes_objects_added_since_the_last_listing(place):
     place.put(f"{LOG}/1", b"1")
     assert place.store.list_from(LOG) == ["1"]
     place.put(f"{LOG}/2", b"1")
@@ -157,7 +157,7 @@ def test_a_listing_sees_what_came_after_the_last_one(place):
     assert place.store.get(f"{LOG}/2") == b"1"
 
 
-def test_stat_tells_size_and_time(place):
+def test_stat_returns_size_and_time(place):
     place.put("k", b"12345")
     found = place.store.stat("k")
     assert found.size == 5
@@ -165,14 +165,14 @@ def test_stat_tells_size_and_time(place):
     assert found == place.store.stat("k")
 
 
-def test_stat_tells_when_an_object_was_replaced(place):
+def test_stat_changes_when_an_object_is_replaced(place):
     place.put("k", b"12345")
     before = place.store.stat("k")
     place.put("k", b"123456")
     assert place.store.stat("k") != before
 
 
-def test_stat_of_what_is_missing_is_none(place):
+def test_stat_of_a_missing_object_is_none(place):
     place.put("there", b"1")
     assert place.store.stat("missing") is None
     assert place.store.stat("no/such") is None
@@ -181,7 +181,7 @@ def test_stat_of_what_is_missing_is_none(place):
 
 @pytest.mark.parametrize("codec", ["none", *sorted(CODEC_BYTES)])
 @pytest.mark.parametrize("size", [1, 4095, 4096, 8192, 65535, 65536, 65537, 300_000])
-def test_reading_into_a_window_gives_what_get_gives(place, size, codec):
+def test_read_into_returns_the_same_bytes_as_get(place, size, codec):
     data = log(size)
     place.put("k", compress(data, codec))
     window = LineBuffer(LIMIT)
@@ -193,7 +193,7 @@ def test_reading_into_a_window_gives_what_get_gives(place, size, codec):
 
 
 @pytest.mark.parametrize("size", [65535, 65536, 65537, 300_000])
-def test_a_file_that_fills_what_was_read_at_once_on_disk(place, size):
+def test_read_into_of_files_at_the_local_read_size(place, size):
     place.put("k", os.urandom(size - 1).replace(b"\n", b"x") + b"\n")
     place.put("k", b"{" + place.store.get("k")[1:])
     window = LineBuffer(LIMIT)
@@ -201,14 +201,14 @@ def test_a_file_that_fills_what_was_read_at_once_on_disk(place, size):
     assert restored(window) == [place.store.get("k")]
 
 
-def test_many_files_of_all_kinds_go_into_one_window_in_order(place):
+def test_read_into_keeps_the_order_of_mixed_codecs_and_sizes(place):
     sizes = [300_000, 1, 65536, 100, 65537, 65535, 200_000, 300_000]
     codecs = ["none", "none", "gzip", "zstd", "none", "lz4", "gzip", "gzip"]
     keys = [f"k/{number}" for number in range(len(sizes))]
     for key, size, codec in zip(keys, sizes, codecs, strict=True):
         place.put(key, compress(log(size), codec))
     window = LineBuffer(LIMIT)
-    for _ in range(2):  # a window is used again
+    for _ in range(2):  # a line buffer is reused
         window.clear()
         place.store.read_into(window, keys, range(8), ENOUGH)
         assert restored(window) == [log(s) if s > 1 else b"{\n" for s in sizes]
@@ -216,7 +216,7 @@ def test_many_files_of_all_kinds_go_into_one_window_in_order(place):
         assert window.versions == list(range(8))
 
 
-def test_a_file_without_a_last_line_break_does_not_run_into_the_next(place):
+def test_file_without_trailing_newline_does_not_merge_with_the_next(place):
     place.put("a", log(1000)[:-1])
     place.put("b", log(500))
     window = LineBuffer(LIMIT)
@@ -226,7 +226,7 @@ def test_a_file_without_a_last_line_break_does_not_run_into_the_next(place):
 
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("codec", ["none", *sorted(CODEC_BYTES)])
-def test_an_empty_file_is_refused_with_its_name(place, codec, before):
+def test_empty_file_raises_with_its_name(place, codec, before):
     place.put("full", log(200))
     place.put("empty", compress(b"", codec))
     keys = ["full"] * before + ["empty"]
@@ -236,7 +236,7 @@ def test_an_empty_file_is_refused_with_its_name(place, codec, before):
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
-def test_a_file_above_the_limit_is_refused_with_its_name(place, codec):
+def test_file_above_the_size_limit_raises_with_its_name(place, codec):
     place.put("k", compress(log(10_000), codec))
     with pytest.raises(LogCorrupt, match="more than 9999 bytes") as caught:
         place.store.read_into(LineBuffer(9_999), ["k"], [0], ENOUGH)
@@ -246,8 +246,8 @@ def test_a_file_above_the_limit_is_refused_with_its_name(place, codec):
 
 @pytest.mark.promise("storage.gives_up_in_time")
 @pytest.mark.parametrize("count", [1, 3])
-def test_reads_that_take_too_long_are_given_up(count):
-    """The error must come while the store still hangs, not when it has answered after all."""
+def test_hanging_reads_time_out(count):
+    """The error must be raised while the store still hangs, not after it has responded."""
     release = threading.Event()
 
     class Hanging(FsspecStore):
@@ -276,7 +276,7 @@ def test_reads_that_take_too_long_are_given_up(count):
         ("memory://{}", MemoryStore),
     ],
 )
-def test_an_address_finds_its_store(tmp_path, uri, kind):
+def test_uri_scheme_selects_the_store(tmp_path, uri, kind):
     found = open_store(uri.format(tmp_path))
     assert type(found) is kind
     if kind is LocalStore:
@@ -284,12 +284,12 @@ def test_an_address_finds_its_store(tmp_path, uri, kind):
 
 
 @pytest.mark.parametrize("uri", ["", "  ", "a\0b", "nosuchprotocol://x"])
-def test_an_address_without_a_store_is_refused(uri):
+def test_invalid_uri_is_refused(uri):
     with pytest.raises(ArrowlogError):
         open_store(uri)
 
 
-def test_a_window_is_filled_until_it_has_enough(place):
+def test_read_into_stops_at_the_byte_budget(place):
     keys = [f"many/{number:03d}" for number in range(300)]
     place.put_many(dict.fromkeys(keys, b"x" * 999 + b"\n"))
     window, done = LineBuffer(LIMIT), 0
@@ -305,7 +305,7 @@ def test_a_window_is_filled_until_it_has_enough(place):
 ODD = ["day=2024-01-01/a b.parquet", "p=a%2Fb/ü.parquet", "x=1/y=/[z]*?.bin", "#1/a:b&c+d.bin"]
 
 
-def test_walking_finds_every_object_at_any_depth(place):
+def test_walk_finds_objects_at_any_depth(place):
     assert place.store.walk().num_rows == 0
     keys = [*ODD, "top", f"{LOG}/00000000000000000000.json", f"{LOG}/_checkpoints/x", "a/b/c/d/e"]
     place.put_many({key: key.encode() for key in keys})
@@ -317,7 +317,7 @@ def test_walking_finds_every_object_at_any_depth(place):
         assert abs(place.store.stat(key).mtime_ms - time) < 2000, key
 
 
-def test_what_was_walked_can_be_deleted_whatever_its_name(place):
+def test_walked_keys_with_special_characters_can_be_deleted(place):
     place.put_many(dict.fromkeys(ODD, b"1"))
     place.put("stays", b"1")
     found = place.store.walk()["key"].to_pylist()
@@ -326,7 +326,7 @@ def test_what_was_walked_can_be_deleted_whatever_its_name(place):
 
 
 @pytest.mark.parametrize("size", [0, 1, 5 << 20])
-def test_a_file_becomes_an_object(place, tmp_path, size):
+def test_replace_from_uploads_a_file(place, tmp_path, size):
     data = os.urandom(size)
     with open(tmp_path / "draft", "w+b") as file:
         file.write(data)
@@ -334,13 +334,13 @@ def test_a_file_becomes_an_object(place, tmp_path, size):
     assert place.read("a/b=c d/e") == data
 
 
-def test_walking_goes_beyond_a_page(place):
+def test_walk_reads_all_pages(place):
     keys = {f"folder/{number:05d}" for number in range(1_050)}
     place.put_many(dict.fromkeys(keys, b"1"))
     assert set(place.store.walk()["key"].to_pylist()) == keys
 
 
-def test_walking_stays_inside_the_root(place):
+def test_walk_stays_inside_the_root(place):
     place.put("in", b"1")
     beside = place.again()
     outer = open_store(f"{place.uri}-beside", place.options)
@@ -348,7 +348,7 @@ def test_walking_stays_inside_the_root(place):
     assert beside.walk()["key"].to_pylist() == ["in"]
 
 
-def test_walking_a_disk_follows_no_links(tmp_path):
+def test_walk_of_a_local_disk_follows_no_links(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "file").write_bytes(b"1")
     root = tmp_path / "table"

@@ -1,4 +1,4 @@
-"""Whatever bytes are in a log, only errors of ours come out, soon and without much memory."""
+"""Arbitrary bytes in a log raise only typed errors, in bounded time and memory."""
 
 import random
 import resource
@@ -40,7 +40,7 @@ ALPHABET = st.sampled_from(WORDS)
 
 @settings(max_examples=cases(600))
 @given(st.one_of(st.binary(max_size=300), st.lists(ALPHABET, max_size=60).map(b"".join)))
-def test_any_bytes_give_actions_or_our_error(data):
+def test_arbitrary_bytes_decode_or_raise_a_typed_error(data):
     window = LineBuffer(1 << 20)
     for columnar in (True, False):
         window.clear()
@@ -51,7 +51,7 @@ def test_any_bytes_give_actions_or_our_error(data):
 
 @pytest.mark.promise("errors.typed_and_named")
 @pytest.mark.parametrize("seed", range(cases(40)))
-def test_a_table_with_a_mangled_file_opens_or_says_why(tmp_path, seed):
+def test_table_with_a_mangled_file_opens_or_raises_a_typed_error(tmp_path, seed):
     rng = random.Random(seed)
     print("seed", seed)
     root = tmp_path / "table"
@@ -73,7 +73,7 @@ def test_a_table_with_a_mangled_file_opens_or_says_why(tmp_path, seed):
         victim.write_bytes(whole)
 
 
-def test_a_hostile_commit_costs_little_time_and_memory(table):
+def test_hostile_commit_needs_bounded_time_and_memory(table):
     wide = b'{"add":{' + b",".join(b'"k%d":1' % i for i in range(30_000)) + b"}}\n"
     hostile = [
         wide * 60,
@@ -87,9 +87,11 @@ def test_a_hostile_commit_costs_little_time_and_memory(table):
         testing.write_commit(table, 2, content)
         with suppress(*EXPECTED):
             arrowlog.Table(table).snapshot()
-    assert time.process_time() - started < 120  # against hanging; other processes do not count
+    assert (
+        time.process_time() - started < 120
+    )  # guards against hanging; CPU time of this process only
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_500_000
 
 
-def test_the_small_table_is_fine(table):
+def test_small_table_fixture_is_readable(table):
     assert small_table.paths(arrowlog.Table(table).snapshot()) == ["good.parquet"]

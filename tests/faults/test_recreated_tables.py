@@ -1,6 +1,6 @@
-"""A table is dropped and another one created in its place while a process is suspended.
+"""A table is dropped and recreated in the same place while a process is suspended.
 
-Nothing of the old table may end up in the new one, and nothing is acknowledged that no reader sees.
+Nothing of the old table may enter the new one, and no invisible commit is acknowledged.
 """
 
 import shutil
@@ -42,7 +42,7 @@ def ids(root):
 
 
 def before_put(monkeypatch, version, act):
-    """Do something right before the put of a version, as if the writer was suspended there."""
+    """Run a function right before the put of a version, as if the writer was suspended there."""
     whole, pending = LocalStore.put_if_absent, [act]
 
     def put(store, key, data):
@@ -63,7 +63,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("commits", [0, 4, 5, 6, 9])
-def test_a_stalled_commit_stays_out_of_the_new_table(root, monkeypatch, commits, change):
+def test_stalled_commit_does_not_enter_the_recreated_table(root, monkeypatch, commits, change):
     table = build(root, 0, 5)
     if change != "append after own commits":
         table = arrowlog.Table(root)
@@ -79,10 +79,10 @@ def test_a_stalled_commit_stays_out_of_the_new_table(root, monkeypatch, commits,
         CHANGES[change](table)
     assert ids(root) == list(range(1000, 1000 + commits))
     assert arrowlog.Table(root).write(rows(7)).version == commits + 1
-    assert table.write(rows(8)).version == commits + 2  # the handle goes on with the new table
+    assert table.write(rows(8)).version == commits + 2  # the handle continues with the new table
 
 
-def test_a_stalled_commit_to_a_dropped_table_leaves_nothing(root, monkeypatch):
+def test_stalled_commit_to_a_dropped_table_writes_nothing(root, monkeypatch):
     table = build(root, 0, 5)
     before_put(monkeypatch, 6, lambda: shutil.rmtree(root))
     with pytest.raises(TableNotFound):
@@ -90,7 +90,7 @@ def test_a_stalled_commit_to_a_dropped_table_leaves_nothing(root, monkeypatch):
     assert not list(root.rglob("*.json"))
 
 
-def test_an_append_over_a_network_that_took_long_notices_the_new_table():
+def test_slow_append_over_a_network_detects_the_recreated_table():
     store = FaultyStore(cheap_stat=False)
 
     def create():
@@ -114,7 +114,7 @@ def test_an_append_over_a_network_that_took_long_notices_the_new_table():
 
 
 @pytest.mark.parametrize("refreshed", [False, True])
-def test_a_background_checkpoint_never_mixes_two_tables(root, monkeypatch, refreshed):
+def test_background_checkpoint_never_mixes_two_tables(root, monkeypatch, refreshed):
     table = arrowlog.Table.create(root, SCHEMA)
     table.refresh()
     whole, pending = checkpointing.list_log, [True]
@@ -138,8 +138,8 @@ def test_a_background_checkpoint_never_mixes_two_tables(root, monkeypatch, refre
 
 @pytest.mark.parametrize("cheap", [False, True])
 @pytest.mark.parametrize("left", ["_retired/{:020d}-{:020d}.json", "_last_checkpoint"])
-def test_no_table_is_created_on_the_remains_of_another_log(cheap, left):
-    """A drop that was cut short, or a lost log: either way the records would hide new commits."""
+def test_create_refuses_the_remains_of_another_log(cheap, left):
+    """After an interrupted drop or a lost log, old retirement records would hide new commits."""
     store = FaultyStore(cheap_stat=cheap)
 
     def create():
@@ -149,7 +149,7 @@ def test_no_table_is_created_on_the_remains_of_another_log(cheap, left):
     store.objects = dict(remains)
     with pytest.raises(LogCorrupt, match="delete _transaction_log completely"):
         create()
-    assert store.objects == remains  # they may be of a table that was created meanwhile
+    assert store.objects == remains  # they may belong to a table that was created meanwhile
     store.objects = {}  # the advice
     create()
     table = table_on(store, FakeClock("b"))

@@ -1,4 +1,4 @@
-"""A store that loses answers, refuses and is late: repair says so, leaves no half log, finishes."""
+"""Repair on a faulty store raises and leaves no partial log. Running it again finishes."""
 
 import random
 import warnings
@@ -23,7 +23,7 @@ TARGET = "new"
 
 
 class Store(FaultyStore):
-    """As a store lists: folders too, and everything at once."""
+    """A store that lists recursively, with folders."""
 
     def stats_from(self, folder, start=""):
         found = super().stats_from(folder, start)
@@ -44,7 +44,7 @@ class Store(FaultyStore):
 
 
 def source(store, rng):
-    """A log with a hole at its end; the files that can be read, and are there."""
+    """A log with a gap near its end, and the files that are readable and exist."""
     actions = [[testing.protocol(), testing.metadata(SCHEMA, ["p"])]]
     live = []
     for version in range(1, rng.randrange(2, 6)):
@@ -60,14 +60,14 @@ def source(store, rng):
 
 
 def opened(store):
-    """The files of the target; None if it does not open."""
+    """The files of the target, or None if it does not open."""
     moved = INDEXTABLES.relocated(TARGET)
     options = ReadOptions(Config(), format=moved)
     try:
         adds = load_snapshot(store, list_log(store, moved), options).state.adds
         return sorted(adds["key"].to_pylist())
     except KeyError:
-        return []  # a state without files has no column of them
+        return []  # a state without files has no file columns
     except ArrowlogError:
         return None
 
@@ -99,7 +99,7 @@ def one(seed, monkeypatch):
     return left
 
 
-def test_faults_of_the_store_are_told_and_got_over(monkeypatch):
+def test_store_faults_during_repair_are_reported_and_a_rerun_finishes(monkeypatch):
     first = first_seed()
     interrupted = 0
     with warnings.catch_warnings():

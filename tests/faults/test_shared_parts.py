@@ -1,7 +1,7 @@
-"""Parts that checkpoints share, under stalls, deaths and clean-ups at any request.
+"""Parts shared by checkpoints, under stalls, kills and cleanups at any request.
 
-The simulation is that of `test_stalls`, on a table whose only checkpoints are Parquet ones, all of
-them incremental if they can be. Each guard is removed in turn, and the table is lost.
+Runs the simulation of `test_stalled_writers` on a table that has only Parquet checkpoints, all
+incremental where possible. Each guard is removed in turn, which corrupts the table.
 """
 
 import hashlib
@@ -72,8 +72,8 @@ def test_no_schedule_leaves_a_checkpoint_without_its_parts():
         assert stall_simulation.SEEN[what], what
 
 
-# Schedules, written down: a clean-up is suspended just before it deletes a part, a writer whose
-# listing is old names that part in a new manifest, and another clean-up relies on the manifest.
+# Fixed schedules: a cleanup is suspended just before it deletes a part, a writer with a stale
+# listing names that part in a new manifest, and another cleanup relies on the manifest.
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 ALONE = {"checkpoint.enabled": False, "checkpoint.format": "parquet"}
@@ -135,16 +135,16 @@ MOMENTS = ["_record_retired_parts", "_find_needed_parts"]
 
 @pytest.mark.promise("checkpoint.changes_nothing")
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_part_that_is_being_deleted_is_not_relied_on(tmp_path, moment):
+def test_part_being_deleted_is_not_shared(tmp_path, moment):
     race(tmp_path, moment)
 
 
 GUARDS = {
-    "nothing is recorded": (
+    "no retirement record": (
         "_find_needed_parts",
         [(cleanup, "_record_retired_parts", lambda *_: None)],
     ),
-    "records are not looked for": (
+    "records are not read": (
         "_find_needed_parts",
         [
             (parquet, "_retired_parts", lambda *_: []),
@@ -155,7 +155,7 @@ GUARDS = {
 
 
 @pytest.mark.parametrize("name", GUARDS)
-def test_without_a_guard_the_table_is_lost(tmp_path, name):
+def test_removing_a_guard_corrupts_the_table(tmp_path, name):
     moment, changes = GUARDS[name]
     with ExitStack() as stack:
         for place, attribute, change in changes:
@@ -164,7 +164,7 @@ def test_without_a_guard_the_table_is_lost(tmp_path, name):
             race(tmp_path, moment)
 
 
-def test_without_a_second_look_at_the_manifests_the_table_is_lost(tmp_path):
+def test_without_rereading_manifests_cleanup_corrupts_the_table(tmp_path):
     with (
         mock.patch.object(cleanup, "find_named_parts", return_value=frozenset()),
         pytest.raises(LogCorrupt),
@@ -172,7 +172,7 @@ def test_without_a_second_look_at_the_manifests_the_table_is_lost(tmp_path):
         race(tmp_path, "_record_retired_parts")
 
 
-def test_without_shared_parts_being_kept_the_simulation_finds_a_lie():
+def test_without_keeping_shared_parts_the_simulation_finds_a_violation():
     with (
         mock.patch.object(cleanup, "find_named_parts", return_value=frozenset()),
         pytest.raises((Violation, LogCorrupt)),

@@ -1,4 +1,4 @@
-"""Damaged splits: typed errors or the rows that were written, and nothing outside the cache."""
+"""Damaged splits raise typed errors or return the rows, and write nothing outside the cache."""
 
 import json
 import os
@@ -70,11 +70,11 @@ def refuse(tmp_path, data, message, **more):
         "é",
     ],
 )
-def test_names_that_are_paths_are_refused(tmp_path, inner, name):
+def test_inner_file_names_that_are_paths_are_refused(tmp_path, inner, name):
     refuse(tmp_path, bundle({**inner, name: b"evil"}), "not a name of an inner file")
 
 
-def test_ranges_that_overlap_or_leave_the_file_are_refused(tmp_path, inner):
+def test_overlapping_or_out_of_bounds_ranges_are_refused(tmp_path, inner):
     body = b"".join(inner.values())
     directory, at = {}, 0
     for name, data in inner.items():
@@ -106,7 +106,7 @@ def test_ranges_that_overlap_or_leave_the_file_are_refused(tmp_path, inner):
         (b"[" * 100_000, "not JSON"),
     ],
 )
-def test_directories_that_are_none_are_refused(tmp_path, directory, message):
+def test_invalid_bundle_directories_are_refused(tmp_path, directory, message):
     refuse(tmp_path, seal(b"payload", directory), message)
 
 
@@ -126,7 +126,7 @@ def test_lengths_magic_and_versions_are_checked(tmp_path, inner):
     refuse(tmp_path, data, "bytes, not 5 as in the log", size=5)
 
 
-def test_newer_index_formats_are_refused_by_number(tmp_path, inner):
+def test_newer_index_formats_are_refused_with_their_number(tmp_path, inner):
     newer = {
         name: re.sub(rb'("index_format_version":)7', rb"\g<1>8", data)
         for name, data in inner.items()
@@ -134,7 +134,7 @@ def test_newer_index_formats_are_refused_by_number(tmp_path, inner):
     refuse(tmp_path, bundle(newer), "index format 8; formats 6 to 7 are supported")
 
 
-def test_a_store_of_another_version_or_codec_is_refused(tmp_path, inner):
+def test_unsupported_document_store_version_or_codec_is_refused(tmp_path, inner):
     (name,) = (name for name in inner if name.endswith(".store"))
     footer, _ = struct.unpack("<II", inner[name][-8:])
     body = inner[name][: -8 - footer]
@@ -165,14 +165,14 @@ def test_a_store_of_another_version_or_codec_is_refused(tmp_path, inner):
         ),
     ],
 )
-def test_a_meta_that_contradicts_the_files_is_refused(tmp_path, inner, change, message):
+def test_metadata_that_contradicts_the_files_is_refused(tmp_path, inner, change, message):
     meta = json.loads(inner["meta.json"])
     change(meta)
     refuse(tmp_path, bundle({**inner, "meta.json": json.dumps(meta).encode()}), message)
 
 
 @pytest.mark.promise("splits.damage_is_found")
-def test_every_flipped_bit_of_the_documents_is_noticed(tmp_path):
+def test_any_flipped_bit_in_the_documents_is_detected(tmp_path):
     rows = make_rows(1, 50)
     files = make_files(FIELDS, [rows])
     (name,) = (name for name in files if name.endswith(".store"))
@@ -190,8 +190,8 @@ def test_every_flipped_bit_of_the_documents_is_noticed(tmp_path):
 
 @pytest.mark.promise("splits.damage_is_found")
 @pytest.mark.parametrize("nested", [False, True])
-def test_generated_damage_gives_a_typed_error_or_the_right_rows(tmp_path, nested):
-    """Cut, flipped and moved bytes, with valid checksums around them where that is the aim."""
+def test_random_damage_raises_a_typed_error_or_returns_the_rows(tmp_path, nested):
+    """Truncated, flipped and moved bytes, some of them with valid checksums around them."""
     rows = make_rows(2, 80, nested=nested)
     schema = NESTED_SCHEMA if nested else SCHEMA
     fields = {**FIELDS, **NESTED_FIELDS} if nested else FIELDS
@@ -225,7 +225,7 @@ def test_generated_damage_gives_a_typed_error_or_the_right_rows(tmp_path, nested
     assert refused > cases(150) // 2
 
 
-def test_a_split_that_is_cut_off_while_it_is_read_raises_an_error(tmp_path):
+def test_split_truncated_during_reading_raises(tmp_path):
     rows = make_rows(6, 3000)
     data = make_split(FIELDS, [rows])
     with open_split(tmp_path, data) as split:
@@ -235,8 +235,8 @@ def test_a_split_that_is_cut_off_while_it_is_read_raises_an_error(tmp_path):
             read_rows(split, SCHEMA)
 
 
-def test_documents_with_valid_checksums_and_wild_content_are_refused(tmp_path):
-    """What passes the checksum is still decoded with care: every length stays in its document."""
+def test_invalid_documents_with_valid_checksums_are_refused(tmp_path):
+    """Content that passes the checksum is still bounds-checked: no length leaves its document."""
     from arrowlog.splits.bundle import ByteView
     from arrowlog.splits.doc_store import DocStore, NestedValues
 
@@ -248,7 +248,7 @@ def test_documents_with_valid_checksums_and_wild_content_are_refused(tmp_path):
     kinds = [kind for kind, _ in FIELDS.values()]
     wanted = dict(enumerate(FIELDS))
     intact = DocStore.open(ByteView.of(body), 60, "x")
-    # A document that says it has a value less ends before its last byte.
+    # A document that declares one value fewer ends before its last byte.
     documents = intact.documents(intact.blocks)
     short = bytearray(documents.buffer)
     short[int(documents.starts[7])] -= 1

@@ -1,4 +1,4 @@
-"""One file of a log that cannot be read does not stop the doctor, and is never called lost."""
+"""The doctor continues past an unreadable log file and does not report it as lost."""
 
 import os
 
@@ -35,7 +35,7 @@ def commit_path(root, version):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_the_doctor_goes_on_after_an_unreadable_commit(root, version):
+def test_doctor_continues_after_an_unreadable_commit(root, version):
     build(root)
     make_unreadable(commit_path(root, version))
     found = arrowlog.doctor(root)
@@ -48,7 +48,7 @@ def test_the_doctor_goes_on_after_an_unreadable_commit(root, version):
     assert found.version == (None if version == 0 else version - 1)
 
 
-def test_the_other_checks_still_report(root):
+def test_unreadable_commits_do_not_suppress_other_findings(root):
     table = build(root)
     os.unlink(f"{root}/{table.snapshot(version=1).files['path'][0].as_py()}")
     make_unreadable(commit_path(root, 4))
@@ -59,7 +59,7 @@ def test_the_other_checks_still_report(root):
     assert not [each for each in found if "repair" in each.fix]
 
 
-def test_an_unreadable_commit_below_a_checkpoint_is_a_warning(root):
+def test_unreadable_commit_below_a_checkpoint_is_a_warning(root):
     table = build(root)
     table.checkpoint()
     table.write(pa.table({"id": [9]}))
@@ -72,7 +72,7 @@ def test_an_unreadable_commit_below_a_checkpoint_is_a_warning(root):
     assert found.worst == "warning"
 
 
-def test_an_unreadable_checkpoint_and_pointer(root):
+def test_unreadable_checkpoint_and_pointer_are_warnings(root):
     build(root).checkpoint()
     for folder, _, names in os.walk(f"{root}/{LOG_FOLDER}"):
         for name in names:
@@ -84,7 +84,7 @@ def test_an_unreadable_checkpoint_and_pointer(root):
     assert found.worst == "warning"
 
 
-def test_a_folder_that_cannot_be_listed_leaves_the_checks_of_the_log(root, monkeypatch):
+def test_unlistable_data_folder_leaves_the_log_checks(root, monkeypatch):
     build(root)
     make_unreadable(commit_path(root, 5))
 
@@ -113,7 +113,7 @@ def one_attempt(monkeypatch):
 @pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize("accelerate", [True, False], ids=["obstore", "s3fs"])
 @pytest.mark.parametrize("status", [403, 500])
-def test_one_object_that_a_server_does_not_serve(moto, status, accelerate):
+def test_one_object_the_server_fails_to_serve_is_a_finding(moto, status, accelerate):
     with faulty_wire.before(moto[0]) as wire:
         options = {**moto[0].options, "endpoint_url": wire.url}
         options |= {} if accelerate else {"requester_pays": False}  # only s3fs knows it
@@ -128,7 +128,7 @@ def test_one_object_that_a_server_does_not_serve(moto, status, accelerate):
 
 
 @pytest.mark.usefixtures("one_attempt")
-def test_a_store_that_fails_as_a_whole_raises(moto):
+def test_doctor_raises_when_the_whole_store_fails(moto):
     with faulty_wire.before(moto[0]) as wire:
         options = {**moto[0].options, "endpoint_url": wire.url}
         build("s3://bucket/whole", options)

@@ -1,4 +1,4 @@
-"""The benchmarks say what is true: arithmetic, layout, what was asked, and one real small run."""
+"""Benchmarks: arithmetic, layout, targets, and one real small run."""
 
 import doctest
 import importlib
@@ -30,7 +30,7 @@ def figure(who="arrowlog", runs=(2.0,), case="open", shape="small", **more):
     return Figure(case, shape, who, tuple(runs), **more)
 
 
-def test_the_examples_in_its_modules_hold():
+def test_doctests_of_benchmark_modules_pass():
     tried = 0
     for name in ("figures", "fresh", "report", "chart"):
         found = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
@@ -42,7 +42,7 @@ def test_the_examples_in_its_modules_hold():
 # ---- figures ----
 
 
-def test_of_rates_more_is_better():
+def test_ratio_of_rates_treats_more_as_better():
     from benchmarks.figures import ratio
 
     rates = [figure(runs=(90, 200, 100), unit="a second")]
@@ -52,7 +52,7 @@ def test_of_rates_more_is_better():
     assert (figure(runs=(90, 200, 100)).median, figure(runs=(90, 200, 100)).best) == (100, 90)
 
 
-def test_there_is_no_ratio_of_what_is_only_told_or_is_not_there():
+def test_ratio_is_none_for_counts_and_missing_peers():
     from benchmarks.figures import ratio
 
     failed = [figure(runs=(0,), unit="failed"), figure("deltalake", (7,), unit="failed")]
@@ -66,19 +66,19 @@ def test_there_is_no_ratio_of_what_is_only_told_or_is_not_there():
     factor=st.floats(0.01, 1000),
     xs=st.lists(st.integers(1, 10**6), min_size=2, max_size=6, unique=True),
 )
-def test_the_slope_is_the_power(power, factor, xs):
+def test_slope_equals_the_exponent(power, factor, xs):
     from benchmarks.figures import slope
 
     assert slope([(x, factor * x**power) for x in xs]) == pytest.approx(power, abs=1e-6)
 
 
-def test_one_point_has_no_slope():
+def test_slope_of_one_point_is_none():
     from benchmarks.figures import slope
 
     assert slope([(5, 3), (5, 4)]) is None
 
 
-def test_json_keeps_every_run():
+def test_json_round_trip_keeps_every_run():
     from benchmarks.figures import from_json, to_json
 
     some = [
@@ -91,7 +91,7 @@ def test_json_keeps_every_run():
     assert json.loads(text)["figures"][0]["max"] == 2.5
 
 
-def test_changes_are_of_our_medians():
+def test_changes_compare_medians_of_arrowlog():
     from benchmarks.figures import changes
 
     now, then = [figure(runs=(3,)), figure("deltalake", (9,))], [figure(runs=(2,))]
@@ -99,7 +99,7 @@ def test_changes_are_of_our_medians():
     assert changes(now, [figure(shape="another")]) == {}
 
 
-# ---- what is printed ----
+# ---- printed output ----
 
 
 def printed(rows, peers=("deltalake", "pyiceberg"), earlier=None, since=None):
@@ -126,7 +126,7 @@ growth [ms]                              median    least     MB   median    leas
   grows with the power                     0.50                     1.00"""  # noqa: E501
 
 
-def test_the_table_is_laid_out_in_columns():
+def test_results_table_layout():
     shape = "1,000 commits x 10 files"
     rows = [
         [
@@ -142,7 +142,7 @@ def test_the_table_is_laid_out_in_columns():
     assert printed(rows) == GOLDEN
 
 
-def test_the_change_since_an_earlier_run_stands_last_and_fits_the_terminal():
+def test_change_since_an_earlier_run_is_the_last_column_and_fits():
     from benchmarks.report import WIDTH
 
     row = [
@@ -155,16 +155,16 @@ def test_the_change_since_an_earlier_run_stands_last_and_fits_the_terminal():
     assert max(map(len, text.split("\n"))) <= WIDTH <= 140
 
 
-def test_a_peer_of_another_kind_has_a_heading_of_its_own():
+def test_peer_of_another_kind_has_its_own_heading():
     row = [figure(case="spark"), figure("spark", (4,), case="spark")]
     text = printed([[figure()], row], ("spark",))
     assert re.search(r"spark \[ms\].*\n  small +2\.00 +4\.00 +2\.0x$", text)
 
 
-# ---- what was asked ----
+# ---- targets ----
 
 
-def test_what_was_asked_is_told_as_reached_or_not():
+def test_targets_are_reported_as_reached_or_not():
     from benchmarks.reach import LEAST, MOST, Asked, outcomes, table
 
     asked = [
@@ -181,7 +181,7 @@ def test_what_was_asked_is_told_as_reached_or_not():
     figures = [
         figure(runs=(2,), mb=200),
         figure("deltalake", (40,), mb=400),
-        # One failure in three runs is not none, though the middle of them is.
+        # One failure in three runs counts, although the median is none.
         figure(case="commit failures", runs=(0, 0, 1), unit="failed"),
         figure(case="refresh", shape="1 new: small", runs=(0.1,)),
     ]
@@ -200,7 +200,7 @@ def test_what_was_asked_is_told_as_reached_or_not():
     assert lines[-1] == "4 of 7 reached."
 
 
-def test_every_figure_asked_and_shown_is_one_that_a_run_measures(monkeypatch, tmp_path):
+def test_every_target_and_headline_figure_is_measured(monkeypatch, tmp_path):
     from benchmarks import cases, commits, spark, splits
     from benchmarks.headline import HEADLINE
     from benchmarks.reach import ASKED
@@ -235,10 +235,10 @@ def test_every_figure_asked_and_shown_is_one_that_a_run_measures(monkeypatch, tm
     assert len({one.words for one in ASKED}) == len(ASKED)
 
 
-# ---- what is kept ----
+# ---- stored results ----
 
 
-def test_the_readme_has_its_block_replaced_and_nothing_else():
+def test_only_the_marked_block_of_the_readme_is_replaced():
     from benchmarks.headline import END, START, markdown, put
 
     rows = [figure(runs=(50.1,), mb=140), figure("deltalake", (456,), mb=127)]
@@ -254,13 +254,13 @@ def test_the_readme_has_its_block_replaced_and_nothing_else():
         put("no marks", block)
 
 
-def test_our_page_has_the_marks():
+def test_benchmarks_page_has_the_markers():
     from benchmarks.headline import put
 
     put((HOME / "docs" / "benchmarks.md").read_text(), "")
 
 
-def test_the_chart_is_svg_that_names_everything():
+def test_chart_is_svg_with_all_labels():
     from benchmarks.chart import chart
 
     rows = [figure(shape="a < b & c"), figure("deltalake", (40,), shape="a < b & c")]
@@ -271,7 +271,7 @@ def test_the_chart_is_svg_that_names_everything():
     assert "20\N{MULTIPLICATION SIGN}" in words
 
 
-# ---- what is asked of it on the command line ----
+# ---- command line ----
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_the_chart_is_svg_that_names_everything():
         (["--readme", "ARCHITECTURE.md"], "there is no <!-- benchmark:start -->"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_is_measured(given, said, capsys, monkeypatch):
+def test_wrong_usage_is_reported_before_measuring(given, said, capsys, monkeypatch):
     from benchmarks.__main__ import main
 
     monkeypatch.chdir(HOME)
@@ -305,7 +305,7 @@ def test_help_names_every_case(capsys):
     assert all(f"\n  {name} " in text and job.words in text for name, job in JOBS.items())
 
 
-def test_it_says_what_is_missing_and_that_the_machine_is_busy(tmp_path):
+def test_missing_peers_and_a_busy_machine_are_reported(tmp_path):
     from benchmarks import machine
 
     seen, found = machine.machine(tmp_path), machine.versions()
@@ -323,7 +323,7 @@ def test_it_says_what_is_missing_and_that_the_machine_is_busy(tmp_path):
 # ---- runs ----
 
 
-def test_all_take_turns_and_who_is_slow_has_fewer():
+def test_peers_alternate_and_slow_ones_run_fewer_rounds():
     from benchmarks.fresh import in_turn
 
     seen = []
@@ -341,7 +341,7 @@ def test_all_take_turns_and_who_is_slow_has_fewer():
 
 @pytest.fixture
 def toy(monkeypatch):
-    """Tables of a few files, and no peer but deltalake, which is always here."""
+    """Tables of a few files, with deltalake as the only peer."""
     from benchmarks import cases
     from benchmarks.tables import Shape
 
@@ -352,7 +352,7 @@ def toy(monkeypatch):
     return cases
 
 
-def test_a_small_run_gives_equal_answers_and_leaves_its_files(toy, tmp_path, capsys):
+def test_small_run_gives_equal_answers_and_writes_its_files(toy, tmp_path, capsys):
     from benchmarks.__main__ import main
     from benchmarks.figures import from_json
 
@@ -385,7 +385,9 @@ def test_a_small_run_gives_equal_answers_and_leaves_its_files(toy, tmp_path, cap
 
 
 @pytest.mark.parametrize("most", [10, 1000])
-def test_a_table_with_a_checkpoint_has_all_its_files_in_either_form(most, tmp_path, monkeypatch):
+def test_benchmark_table_with_a_checkpoint_has_all_files_in_either_form(
+    most, tmp_path, monkeypatch
+):
     import arrowlog
     from benchmarks import tables
     from benchmarks.peers import ours
@@ -401,7 +403,7 @@ def test_a_table_with_a_checkpoint_has_all_its_files_in_either_form(most, tmp_pa
 
 
 def damaged(folder, shape):
-    """Both tables of a shape, and deltalake's without its last commit."""
+    """Both tables of a shape; deltalake's lacks its last commit."""
     from benchmarks import tables
 
     for who in ("arrowlog", "deltalake"):
@@ -410,7 +412,7 @@ def damaged(folder, shape):
     os.remove(os.path.join(log, f"{shape.versions:020d}.json"))
 
 
-def test_a_run_whose_answers_differ_stops_and_says_so(toy, tmp_path, capsys):
+def test_run_with_differing_answers_fails(toy, tmp_path, capsys):
     from benchmarks.__main__ import main
 
     damaged(tmp_path, toy.COMMITS[0])
@@ -422,7 +424,7 @@ def test_a_run_whose_answers_differ_stops_and_says_so(toy, tmp_path, capsys):
     assert not (tmp_path / "results.json").exists()
 
 
-def test_what_was_measured_before_a_run_stopped_is_kept(toy, tmp_path, capsys):
+def test_results_before_a_failed_run_are_kept(toy, tmp_path, capsys):
     from benchmarks.__main__ import main
     from benchmarks.figures import from_json
 
@@ -434,7 +436,7 @@ def test_what_was_measured_before_a_run_stopped_is_kept(toy, tmp_path, capsys):
     assert "the answers differ" in json.loads(kept)["stopped"]
 
 
-def test_a_process_that_fails_is_named_with_its_last_words(tmp_path):
+def test_failed_process_is_reported_with_its_last_output(tmp_path):
     from benchmarks.fresh import Failed, measure
 
     with pytest.raises(Failed, match=r"(?s)arrowlog open .*TableNotFound"):

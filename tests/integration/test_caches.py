@@ -1,4 +1,4 @@
-"""What is kept between questions: how many requests that saves, and that it never deceives."""
+"""Snapshot caches: the requests they save, and that they never return wrong results."""
 
 import shutil
 import threading
@@ -29,7 +29,7 @@ ALL = (
 
 
 class Counting:
-    """A store that writes down what it is asked."""
+    """A store that records its calls."""
 
     def __init__(self, store):
         self.inner = store
@@ -64,7 +64,7 @@ def opened(root, **options):
 
 
 class Time:
-    """Seconds that pass when told to."""
+    """A clock that tests advance."""
 
     def __init__(self):
         self.now = boottime()
@@ -77,7 +77,7 @@ def clock(monkeypatch):
     return clock
 
 
-def test_an_answer_that_may_be_old_costs_no_request(table, clock):
+def test_snapshot_within_max_staleness_makes_no_request(table, clock):
     handle, asked = opened(table)
     first = handle.snapshot()
     asked.clear()
@@ -90,7 +90,7 @@ def test_an_answer_that_may_be_old_costs_no_request(table, clock):
     assert asked != []
 
 
-def test_an_answer_that_is_too_old_is_asked_for_again(table, clock):
+def test_snapshot_beyond_max_staleness_is_refreshed(table, clock):
     handle, _ = opened(table)
     handle.snapshot()
     commit(table, 2, "b")
@@ -98,7 +98,7 @@ def test_an_answer_that_is_too_old_is_asked_for_again(table, clock):
     assert handle.snapshot(max_staleness=5.0).version == 2
 
 
-def test_expiration_caps_what_may_be_old(table, clock):
+def test_cache_expiration_limits_max_staleness(table, clock):
     handle, _ = opened(table, **{"transaction.cache.expirationSeconds": 3})
     commit(table, 2, "b")
     clock.now += 1
@@ -110,7 +110,7 @@ def test_expiration_caps_what_may_be_old(table, clock):
     assert none.snapshot(max_staleness=3600).version == 3
 
 
-def test_an_earlier_version_expires_too(table, clock):
+def test_cached_earlier_version_expires(table, clock):
     commit(table, 2, "b")
     handle, asked = opened(table, **{"transaction.cache.expirationSeconds": 3})
     first = handle.snapshot(version=1)
@@ -122,7 +122,7 @@ def test_an_earlier_version_expires_too(table, clock):
 
 
 @pytest.mark.parametrize("where", ["call", "table"])
-def test_without_a_cache_everything_is_read_anew(root, where):
+def test_disabled_cache_reads_everything_again(root, where):
     off = {"transaction.cache.enabled": "false"}
     properties = off if where == "table" else {}
     arrowlog.Table.create(root, small_table.SCHEMA, properties=properties)
@@ -138,7 +138,7 @@ def vars_of(stats):
     return {name: getattr(stats, name) for name in type(stats).__dataclass_fields__}
 
 
-def test_half_way_an_answer_is_renewed_behind_the_readers_back(table, clock):
+def test_snapshot_past_half_its_staleness_is_refreshed_in_the_background(table, clock):
     handle, _ = opened(table)
     commit(table, 2, "b")
     clock.now += 3
@@ -149,7 +149,7 @@ def test_half_way_an_answer_is_renewed_behind_the_readers_back(table, clock):
     assert handle.snapshot(max_staleness=5.0).version == 2
 
 
-def test_nobody_waits_for_the_one_who_renews(table, clock):
+def test_readers_do_not_wait_for_a_background_refresh(table, clock):
     handle, _ = opened(table)
     inside, leave = threading.Event(), threading.Event()
     usual = handle._tracker._catch_up
@@ -172,8 +172,8 @@ def test_nobody_waits_for_the_one_who_renews(table, clock):
     assert done == [first]
 
 
-def test_a_commit_during_a_refresh_is_not_hidden_by_its_answer(table, clock):
-    """The refresh has asked the store before the commit landed; a program sees its own commits."""
+def test_own_commit_during_a_refresh_stays_visible(table, clock):
+    """The refresh reads the store before the commit lands. A handle always sees its own commits."""
     handle, _ = opened(table)
     answered, leave = threading.Event(), threading.Event()
     usual = handle._tracker._catch_up
@@ -194,29 +194,29 @@ def test_a_commit_during_a_refresh_is_not_hidden_by_its_answer(table, clock):
     assert handle.snapshot(max_staleness=5.0).version == own.version
 
 
-def test_hit_rates_tell_what_was_at_hand(table):
+def test_hit_rates_count_cached_results(table):
     commit(table, 2, "b")
     handle = arrowlog.Table(table)
     assert set(vars_of(handle.cache_stats()).values()) == {0.0}
     handle.snapshot()  # read
-    handle.snapshot()  # at hand, after asking whether there is news
-    handle.snapshot(max_staleness=60)  # at hand, without asking
+    handle.snapshot()  # cached, after a refresh
+    handle.snapshot(max_staleness=60)  # cached, without a request
     handle.snapshot(max_staleness=60)
     stats = handle.cache_stats()
     assert stats.protocol_hit_rate == stats.metadata_hit_rate == stats.files_hit_rate == 0.75
     assert stats.versions_list_hit_rate == 0.5
-    for version in (1, 1, 2, 0):  # read, at hand, the newest is at hand, read
+    for version in (1, 1, 2, 0):  # read, cached, latest is cached, read
         handle.snapshot(version=version)
     assert handle.cache_stats().version_hit_rate == 0.5
 
 
-def test_a_handle_that_only_travels_remembers_too(table):
+def test_time_travel_only_handle_caches_versions(table):
     handle = arrowlog.Table(table)
     assert handle.snapshot(version=0) is handle.snapshot(version=0)
     assert handle.cache_stats().version_hit_rate == 0.5
 
 
-def test_old_versions_push_each_other_out(root):
+def test_least_recent_versions_are_evicted(root):
     testing.write_commit(root, 0, small_table.OPENING)
     for version in range(1, 20):
         commit(root, version, f"f{version}")
@@ -227,7 +227,7 @@ def test_old_versions_push_each_other_out(root):
     assert list(handle._tracker._cache._kept) == list(range(7, 15))
 
 
-def test_what_is_forgotten_is_read_again(table):
+def test_invalidated_cache_is_read_again(table):
     handle, asked = opened(table)
     handle.snapshot(version=0)
     handle.invalidate_cache()
@@ -240,7 +240,7 @@ def test_what_is_forgotten_is_read_again(table):
 
 
 def opening(kind):
-    """The same id as before, as when a table is copied over another; or a new one."""
+    """The same table id, as when a table is copied over another, or a new one."""
     ids = {} if kind == "same id" else {"id": "11111111-0000-4000-8000-000000000000"}
     return [testing.protocol(), testing.metadata(small_table.SCHEMA, ["day"], **ids)]
 
@@ -264,7 +264,7 @@ def drop(place):
 @pytest.mark.parametrize("longer", [0, 2])
 @pytest.mark.parametrize("kind", ["same id", "new id"])
 @pytest.mark.parametrize("where", ["local", "memory", "s3fs-moto", "obstore-moto"])
-def test_a_table_made_anew_is_never_answered_from_the_old_one(where, kind, longer, request):
+def test_recreated_table_is_never_served_from_the_cache(where, kind, longer, request):
     place = store_places.make(where, request)
     put(place, 0, opening("same id"))
     for version in (1, 2):
@@ -291,7 +291,7 @@ def line(moto):
 
 
 @pytest.mark.parametrize("accelerate", [True, False], ids=["obstore", "s3fs"])
-def test_looking_for_news_where_there_is_none_is_one_request(line, accelerate):
+def test_refresh_without_new_commits_is_one_request(line, accelerate):
     found, writer = line
     place = store_places.S3(Server("wire", found.url), accelerate=accelerate, writer=writer)
     options = {"store.accelerate": accelerate, "checkpoint.format": "json"}

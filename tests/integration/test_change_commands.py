@@ -1,4 +1,4 @@
-"""Commands that change a table, as a person uses them."""
+"""Commands that change a table."""
 
 import io
 import json
@@ -87,7 +87,7 @@ def test_types_of_ddl(tmp_path, ddl, kind):
     ["", "id", "id bigit", "id bigint,", ", id int", "id int not", "c array<int", "c array<>",
      "c decimal(x)", "id int; drop", "id int int", "c " + "array<" * 60 + "int" + ">" * 60],
 )  # fmt: skip
-def test_text_that_is_not_ddl(ddl):
+def test_invalid_ddl_is_refused(ddl):
     with pytest.raises(arrowlog.InvalidRequest, match="schema is not valid"):
         parse_ddl(ddl)
 
@@ -111,7 +111,7 @@ def test_remove_by_path_from_arguments_and_standard_input(call, events):
     assert days(events) == ["c"]
 
 
-def test_restore_shows_and_then_makes_the_difference(call, events):
+def test_restore_after_a_dry_run(call, events):
     events.remove("day = 'a'")
     assert "+ added        1" in call("restore", events.uri, 3, "--dry-run")
     assert days(events) == ["b", "c"]
@@ -135,7 +135,7 @@ def test_truncate_history_after_a_dry_run(call, events):
     assert days(events) == ["a", "b", "c"]
 
 
-def test_statistics_that_were_missing_are_read(call, tmp_path):
+def test_missing_statistics_are_read_from_the_files(call, tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", pa.schema([("id", pa.int64())]))
     pq.write_table(pa.table({"id": [5, 7]}), tmp_path / "t" / "f.parquet")
     size = (tmp_path / "t" / "f.parquet").stat().st_size

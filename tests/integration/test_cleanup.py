@@ -1,4 +1,4 @@
-"""Clean-up of real logs under a moving clock: what is promised stays, what goes was announced."""
+"""Cleanup of real logs with an advancing clock: retained versions stay readable."""
 
 import json
 import logging
@@ -45,7 +45,7 @@ def age(root, name, millis):
 
 
 def build(root, versions=12, at=(4, 8, 12), form="json", **properties):
-    """A table with checkpoints; nothing is cleaned up by itself."""
+    """A table with checkpoints and without automatic cleanup."""
     properties = {"checkpoint.format": form, "checkpoint.retention": "0", **properties}
     off = {"checkpoint.enabled": False}
     table = arrowlog.Table.create(root, small_table.SCHEMA, ["day"], properties, options=off)
@@ -65,7 +65,7 @@ def facts(table, version):
     return table.snapshot(version=version).files.sort_by("path").to_pylist()
 
 
-def test_old_commits_below_a_checkpoint_go_and_nothing_else(root):
+def test_cleanup_deletes_only_old_commits_below_a_checkpoint(root):
     table = build(root)
     before = names(root)
     assert table.cleanup().num_files == 0  # nothing is old
@@ -85,7 +85,7 @@ def test_old_commits_below_a_checkpoint_go_and_nothing_else(root):
     assert table.append([arrowlog.add_file("x", {"day": None}, size=1)]).version == 13
 
 
-def test_old_checkpoints_go_sooner_and_take_no_version_with_them(root):
+def test_expired_checkpoints_are_deleted_without_losing_a_version(root):
     table = build(root)
     before = [facts(table, version) for version in range(13)]
     age_all(root, 3 * HOUR)
@@ -98,7 +98,7 @@ def test_old_checkpoints_go_sooner_and_take_no_version_with_them(root):
     assert again.snapshot().report.checkpoint == 12
 
 
-def test_the_newest_checkpoint_and_its_parts_never_go(root):
+def test_newest_checkpoint_and_its_parts_are_kept(root):
     table = build(root, **{"checkpoint.maxFileSize": 1})
     age_all(root, 10_000 * DAY)
     table.cleanup()
@@ -110,14 +110,14 @@ def test_the_newest_checkpoint_and_its_parts_never_go(root):
     assert snapshot.report.warnings == ()
 
 
-def test_nothing_goes_without_a_checkpoint(root):
+def test_nothing_is_deleted_without_a_checkpoint(root):
     table = build(root, at=())
     age_all(root, 10_000 * DAY)
     assert table.cleanup().num_files == 0
     assert len([name for name in names(root) if name.endswith(".json")]) == 13
 
 
-def test_a_damaged_checkpoint_vouches_for_nothing(root):
+def test_commits_needed_because_of_a_damaged_checkpoint_are_kept(root):
     table = build(root)
     path = f"{log_of(root)}/{12:020d}.checkpoint.json"
     with open(path, "r+b") as file:
@@ -132,8 +132,8 @@ def test_a_damaged_checkpoint_vouches_for_nothing(root):
     assert arrowlog.Table(root).snapshot().num_files == 12
 
 
-def test_a_promise_does_not_rest_on_a_damaged_checkpoint(root):
-    """An older one that stays, and whose commits go, must be whole to count."""
+def test_retained_versions_do_not_depend_on_a_damaged_checkpoint(root):
+    """A kept older checkpoint whose commits are deleted counts only if it is intact."""
     table = build(root)
     with open(f"{log_of(root)}/{8:020d}.checkpoint.json", "wb") as out:
         out.write(b"{")
@@ -146,8 +146,8 @@ def test_a_promise_does_not_rest_on_a_damaged_checkpoint(root):
         assert arrowlog.Table(root).snapshot(version=version).num_files == version
 
 
-def test_a_truncated_checkpoint_of_another_writer_vouches_for_nothing(root):
-    """Lines have no checksum: whether some are missing, only the commits can tell."""
+def test_truncated_foreign_checkpoint_keeps_its_commits(root):
+    """Lines have no checksum: only the commits can show whether some are missing."""
     table = build(root, at=())
     adds = [testing.add(f"f{v}", {"day": None}, size=v) for v in range(1, 12)]  # f12 is missing
     opening = [{"protocol": small_table.OPENING[0]["protocol"]}, metadata_of(root)]
@@ -168,7 +168,7 @@ def metadata_of(root):
 
 
 @pytest.mark.filterwarnings("ignore::arrowlog.ArrowlogWarning")
-def test_a_gap_is_never_cleaned_up(root):
+def test_cleanup_of_a_log_with_a_gap_raises(root):
     table = build(root, versions=14)
     os.remove(f"{log_of(root)}/{commit_name(13)}")
     age_all(root, 31 * DAY)
@@ -180,7 +180,7 @@ def test_a_gap_is_never_cleaned_up(root):
     assert names(root) == before
 
 
-def test_a_lost_state_is_not_cleaned_up_either(root):
+def test_cleanup_of_a_log_without_a_readable_state_raises(root):
     table = build(root)
     for version in (11, 12):
         os.remove(f"{log_of(root)}/{commit_name(version)}")
@@ -193,7 +193,7 @@ def test_a_lost_state_is_not_cleaned_up_either(root):
     assert names(root) == before
 
 
-def test_a_pointer_is_no_ceiling_and_is_never_moved_back(root):
+def test_stale_pointer_does_not_limit_cleanup_and_newer_one_is_not_moved_back(root):
     table = build(root, at=(4, 8))
     table.checkpoint()
     pointer = f"{log_of(root)}/{LAST_CHECKPOINT}"
@@ -207,7 +207,7 @@ def test_a_pointer_is_no_ceiling_and_is_never_moved_back(root):
     for version in range(1, 12):
         restore = [testing.add(f"f{version}", {"day": None}, size=version)]
         testing.write_commit(root, version, restore)
-    shutil.rmtree(f"{log_of(root)}/_retired")  # or what was restored would not count
+    shutil.rmtree(f"{log_of(root)}/_retired")  # otherwise restored files would be ignored
     os.rename(f"{log_of(root)}/{commit_name(12)}", f"{log_of(root)}/away")
     arrowlog.Table(root, options={"checkpoint.format": "json"}).checkpoint()
     assert f"{11:020d}.checkpoint.json" in names(root)
@@ -217,7 +217,7 @@ def test_a_pointer_is_no_ceiling_and_is_never_moved_back(root):
 
 @pytest.mark.promise("cleanup.keeps_what_it_promises")
 @pytest.mark.parametrize("form", FORMATS)
-def test_any_cleanup_of_any_log_keeps_what_it_promises(tmp_path, form):
+def test_cleanup_of_random_logs_keeps_retained_versions(tmp_path, form):
     for seed in range(cases(15)):
         print("seed", seed)
         root = tmp_path / str(seed)
@@ -271,7 +271,7 @@ def check_cleanup(root, rng):
     assert again.cleanup(dry_run=True).retention.versions == result.retention.versions
 
 
-def test_ask_beforehand_at_any_moment(root):
+def test_retention_can_be_planned_for_any_time(root):
     table = build(root)
     assert table.retention().num_files == 0
     soon = now_ms() + 3 * HOUR // 2
@@ -285,7 +285,7 @@ def test_ask_beforehand_at_any_moment(root):
         table.retention("soon")
 
 
-def test_time_moves_by_the_clock_that_is_handed_in(root):
+def test_cleanup_uses_the_clock_of_the_session(root):
     table = build(root)
     clock = FakeClock("far", skew_ms=now_ms() - 1_700_000_000_000)
     table._session.clock = clock
@@ -294,7 +294,7 @@ def test_time_moves_by_the_clock_that_is_handed_in(root):
     assert table.cleanup().num_files == 13
 
 
-def test_thirty_commits_are_kept_unless_somebody_says_otherwise(root):
+def test_thirty_commits_are_kept_by_default(root):
     table = build(root, 40, (5, 40))
     table.set_properties({"checkpoint.retention": None})
     age_all(root, 31 * DAY)
@@ -306,18 +306,18 @@ def test_thirty_commits_are_kept_unless_somebody_says_otherwise(root):
     assert arrowlog.Table(root).retention().files.equals(kept.files)
 
 
-def test_commits_are_kept_by_number_if_somebody_says_so(root):
+def test_checkpoint_retention_keeps_a_number_of_commits(root):
     table = build(root)
     age_all(root, 31 * DAY)
     assert table.retention().num_files == 13
     table.refresh()  # the files were touched
     table.set_properties({"checkpoint.retention": "5"})
     doomed = table.retention().files
-    assert set(doomed["version"].to_pylist()) == {*range(1, 7)}  # what is kept rests on 8
+    assert set(doomed["version"].to_pylist()) == {*range(1, 7)}  # retained versions depend on 8
 
 
 @pytest.mark.parametrize("where", ["call", "table"])
-def test_a_dry_run_by_setting_deletes_nothing(root, where):
+def test_dry_run_setting_deletes_nothing(root, where):
     table = build(root, **({"cleanup.dryRun": "true"} if where == "table" else {}))
     age_all(root, 31 * DAY)
     if where == "call":
@@ -331,7 +331,7 @@ def test_a_dry_run_by_setting_deletes_nothing(root, where):
 
 
 class Stubborn(store_module.LocalStore):
-    """One file cannot be deleted."""
+    """A store on which one file cannot be deleted."""
 
     def delete(self, keys):
         if any(key.endswith(commit_name(3)) for key in keys):
@@ -339,7 +339,7 @@ class Stubborn(store_module.LocalStore):
         super().delete(keys)
 
 
-def test_a_deletion_that_fails_keeps_none_of_the_others(root, monkeypatch):
+def test_failed_deletion_does_not_stop_the_others(root, monkeypatch):
     build(root)
     age_all(root, 31 * DAY)
     monkeypatch.setattr(store_module, "LocalStore", Stubborn)
@@ -363,7 +363,7 @@ def test_a_deletion_that_fails_keeps_none_of_the_others(root, monkeypatch):
 
 
 class Sealed(store_module.LocalStore):
-    """No deletion is possible; `at` names the step at which that shows."""
+    """A store without deletions; `at` names the step that fails."""
 
     at = "delete"
 
@@ -379,7 +379,7 @@ class Sealed(store_module.LocalStore):
 
 
 @pytest.mark.parametrize("at", ["delete", "record"])
-def test_what_was_not_deleted_is_not_counted(root, monkeypatch, at):
+def test_files_that_were_not_deleted_are_not_counted(root, monkeypatch, at):
     build(root)
     age_all(root, 31 * DAY)
     before = names(root)
@@ -393,7 +393,7 @@ def test_what_was_not_deleted_is_not_counted(root, monkeypatch, at):
 
 
 class Deaf(store_module.LocalStore):
-    """A deletion is done, but its answer is lost."""
+    """A store that deletes but loses the response."""
 
     def delete(self, keys):
         super().delete(keys)
@@ -401,7 +401,7 @@ class Deaf(store_module.LocalStore):
             raise StoreUnavailable("No answer.")
 
 
-def test_a_deletion_whose_answer_was_lost_is_counted(root, monkeypatch):
+def test_deletion_with_a_lost_response_is_counted(root, monkeypatch):
     build(root)
     age_all(root, 31 * DAY)
     monkeypatch.setattr(store_module, "LocalStore", Deaf)
@@ -411,7 +411,7 @@ def test_a_deletion_whose_answer_was_lost_is_counted(root, monkeypatch):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_checkpoint_cleans_up_unless_told_not_to(root, enabled, caplog):
+def test_checkpoint_runs_cleanup_if_enabled(root, enabled, caplog):
     build(root)
     age_all(root, 31 * DAY)
     options = {"checkpoint.interval": 1, "cleanup.enabled": enabled}
@@ -423,7 +423,7 @@ def test_a_checkpoint_cleans_up_unless_told_not_to(root, enabled, caplog):
     assert caplog.records == []
 
 
-def test_a_cleanup_that_fails_in_the_background_is_logged(root, monkeypatch, caplog):
+def test_failed_background_cleanup_is_logged(root, monkeypatch, caplog):
     build(root)
     age_all(root, 31 * DAY)
     monkeypatch.setattr(store_module, "LocalStore", Stubborn)
@@ -442,7 +442,7 @@ def test_a_cleanup_that_fails_in_the_background_is_logged(root, monkeypatch, cap
 
 
 class Overtaken(store_module.LocalStore):
-    """Somebody cleans up between the listing of a log and the reading of it."""
+    """A store on which a cleanup runs between listing and reading a log."""
 
     meanwhile = None
 
@@ -456,9 +456,9 @@ class Overtaken(store_module.LocalStore):
 
 @pytest.mark.promise("cleanup.readers_recover")
 @pytest.mark.parametrize("earlier", [False, True])
-def test_a_reader_that_loses_files_to_a_cleanup_looks_again(root, monkeypatch, earlier):
+def test_reader_retries_when_cleanup_deletes_listed_files(root, monkeypatch, earlier):
     other = build(root, at=(4, 8))
-    if earlier:  # the reader has to begin with checkpoint 8, and that goes
+    if earlier:  # the reader starts from checkpoint 8, which is deleted
         age_all(root, 31 * DAY)
         other.cleanup()
     monkeypatch.setattr(store_module, "LocalStore", Overtaken)
@@ -474,7 +474,7 @@ def test_a_reader_that_loses_files_to_a_cleanup_looks_again(root, monkeypatch, e
     assert (snapshot.report.checkpoint, snapshot.num_files) == (12, 12)
 
 
-def test_a_reader_of_a_moment_looks_again_too(root, monkeypatch):
+def test_time_travel_reader_retries_when_cleanup_deletes_listed_files(root, monkeypatch):
     other = build(root)
     stamp = other.snapshot().state.timestamp
     monkeypatch.setattr(store_module, "LocalStore", Overtaken)
@@ -491,8 +491,8 @@ def test_a_reader_of_a_moment_looks_again_too(root, monkeypatch):
 @pytest.mark.promise("cleanup.readers_recover")
 @pytest.mark.parametrize("base", [0, 3])
 @pytest.mark.parametrize("where", ["table", "call"])
-def test_a_handle_whose_base_was_cleaned_away_catches_up(root, base, where):
-    """Also at once, with no retention at all: version 0 stays, and says nothing of what came."""
+def test_handle_catches_up_after_its_base_version_was_deleted(root, base, where):
+    """Also with zero retention: version 0 is kept but does not show that later commits existed."""
     none = {"logRetention.duration": "0ms", "checkpointRetention.duration": "0ms"}
     properties = none if where == "table" else {}
     table = build(root, versions=base, at=(), **properties)
@@ -509,20 +509,20 @@ def test_a_handle_whose_base_was_cleaned_away_catches_up(root, base, where):
         assert cleaner.cleanup().num_files == base + 4
     else:
         age_all(root, 31 * DAY)
-        for handle in (reader, writer, decider):  # more than the window in which nobody asks
+        for handle in (reader, writer, decider):  # longer than the window without a request
             outdate(handle, forget_head=True)
         assert cleaner.cleanup().num_files == base + 4
     assert reader.refresh().version == base + 5
     assert writer.append([arrowlog.add_file("late", {"day": None}, size=1)]).version == base + 6
     assert "late" in small_table.paths(arrowlog.Table(root).snapshot())
-    with pytest.raises(arrowlog.CommitConflict):  # nobody can tell what it would have met
+    with pytest.raises(arrowlog.CommitConflict):  # possible conflicts are unknown
         decider.overwrite(
             [arrowlog.add_file("y", {"day": "2024-01-01"}, size=1)], where="day = '2024-01-01'"
         )
     assert arrowlog.Table(root).snapshot().version == base + 6
 
 
-def test_a_policy_is_made_of_the_settings(root):
+def test_retention_policy_from_settings(root):
     from arrowlog.config import resolve
     from arrowlog.maintenance.cleanup import configured_retention
 
@@ -537,7 +537,7 @@ def test_a_policy_is_made_of_the_settings(root):
     assert configured_retention(given) == RetentionPolicy(millis, HOUR, 0)
 
 
-def test_what_is_in_the_folder_and_no_part_of_the_log_stays(root):
+def test_unknown_files_in_the_log_folder_are_kept(root):
     table = build(root)
     strange = ["notes.txt", ".00000000000000000001.json.tmp", "1.json.bak", "x.checkpoint.json"]
     for name in strange:
@@ -549,8 +549,8 @@ def test_what_is_in_the_folder_and_no_part_of_the_log_stays(root):
 
 
 @pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
-def test_every_store_is_kept_short_the_same_way(kind, request, monkeypatch):
-    """Times are the store's own here, so it is our clock that goes on."""
+def test_cleanup_works_on_every_store(kind, request, monkeypatch):
+    """Modification times are the store's own here, so our clock is advanced."""
     monkeypatch.setattr(cleanup, "MIN_COMMIT_AGE_SECONDS", 0)
     place = store_places.make(kind, request)
     options = {
@@ -582,7 +582,7 @@ def test_every_store_is_kept_short_the_same_way(kind, request, monkeypatch):
     assert table.refresh().version == 5
 
 
-def test_a_checkpoint_in_parts_goes_as_a_whole_or_not_at_all(root):
+def test_multi_part_checkpoint_is_deleted_whole_or_kept(root):
     table = build(root, **{"checkpoint.maxFileSize": 1})
     for version in range(1, 4):
         age(root, commit_name(version), 31 * DAY)
@@ -595,7 +595,7 @@ def test_a_checkpoint_in_parts_goes_as_a_whole_or_not_at_all(root):
     assert arrowlog.Table(root).snapshot(version=4).num_files == 4
     for name in parts:
         age(root, name, 3 * HOUR)
-    assert table.cleanup().num_files == 0  # the commits that stay rest on it
+    assert table.cleanup().num_files == 0  # the retained commits depend on it
     for version in range(4, 9):
         age(root, commit_name(version), 31 * DAY)
     assert set(table.cleanup().files["version"].to_pylist()) == {4, 5, 6, 7, 8}
@@ -603,8 +603,8 @@ def test_a_checkpoint_in_parts_goes_as_a_whole_or_not_at_all(root):
     assert arrowlog.Table(root).earliest_version == 8
 
 
-def test_a_month_of_commits_can_be_read_for_a_month(root):
-    """A commit a day, a checkpoint every ten: what the commits are kept for stays possible."""
+def test_commits_within_log_retention_stay_readable(root):
+    """One commit per day, a checkpoint every ten: versions within the retention can be rebuilt."""
     table = build(root, 60, at=range(10, 61, 10))
     for version in range(61):
         for name in (commit_name(version), f"{version:020d}.checkpoint.json"):

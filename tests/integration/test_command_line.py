@@ -1,4 +1,4 @@
-"""The command line, run as a person runs it."""
+"""The command line, run in a subprocess."""
 
 import json
 import os
@@ -24,26 +24,26 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_demo_shows_the_main_job():
+def test_demo_prints_the_main_features():
     done = run("demo")
     assert done.returncode == 0, done.stderr
     assert "[1, 2, 3]" in done.stdout
     assert "1 of 4 files to read" in done.stdout
-    assert "(4, 4)" in done.stdout  # what both writers have seen
-    assert "(5, 6)" in done.stdout  # and what became of their appends
+    assert "(4, 4)" in done.stdout  # the snapshot of both writers
+    assert "(5, 6)" in done.stdout  # and the result of their appends
     assert "ConcurrentRemove: Version 7 (DELETE) removed 'day=2024-01-01/part-" in done.stdout
     assert "Snapshot(version=3, files=3" in done.stdout
     assert "(8, Snapshot(version=8, files=4" in done.stdout
-    assert re.search(r"DELETE +0 +0 *\n +RESTORE +1 ", done.stdout)  # the answer of a query
+    assert re.search(r"DELETE +0 +0 *\n +RESTORE +1 ", done.stdout)  # the result of a query
     assert "Diff(4 → 7, added=2, removed=1, changed=0, changes=0)" in done.stdout
     assert "LogCorrupt: _transaction_log/00000000000000000009.json, line 1" in done.stdout
     assert "\x1b[" not in done.stdout  # no colours when piped
 
 
-def test_the_demo_keeps_its_table_where_told(tmp_path):
+def test_demo_keeps_its_table_in_the_given_folder(tmp_path):
     folder = tmp_path / "events"
     assert run("demo", "--folder", str(folder)).returncode == 0
-    assert arrowlog.Table(folder).version == 8  # the damage is gone
+    assert arrowlog.Table(folder).version == 8  # the damage is repaired
     again = run("demo", "--folder", str(folder))
     assert again.returncode == 1
     assert again.stderr.startswith("Error: ")
@@ -51,20 +51,20 @@ def test_the_demo_keeps_its_table_where_told(tmp_path):
     assert "Traceback" not in again.stderr
 
 
-def test_wrong_usage_is_exit_code_two():
+def test_wrong_usage_exits_with_code_2():
     done = run("nonsense")
     assert done.returncode == 2
     assert "No such command" in done.stderr
 
 
-def test_help_teaches():
+def test_help_shows_examples():
     assert "arrowlog demo" in run("--help").stdout
     text = run("scan", "--help").stdout
-    assert "\n  Examples:\n    arrowlog scan /data/events" in text  # a line each, nothing escaped
+    assert "\n  Examples:\n    arrowlog scan /data/events" in text  # one line each, not escaped
     assert "\\b" not in text
 
 
-def test_the_shell_completes_commands_and_options():
+def test_shell_completes_commands_and_options():
     asked = {"_ARROWLOG_COMPLETE": "bash_source"}
     command = [sys.executable, "-m", "arrowlog"]
     script = subprocess.run(
@@ -79,7 +79,7 @@ def test_the_shell_completes_commands_and_options():
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_the_script_of_the_shell(shell):
+def test_completion_prints_the_shell_script(shell):
     asked = {**os.environ, "_ARROWLOG_COMPLETE": f"{shell}_source"}
     command = [sys.executable, "-m", "arrowlog"]
     script = subprocess.run(command, env=asked, capture_output=True, text=True, check=False)
@@ -90,7 +90,7 @@ def test_completion_prints_the_script_of_the_shell(shell):
 
 
 def complete(words):
-    """What the shell is told about the last word."""
+    """The completions of the last word."""
     asked = {"_ARROWLOG_COMPLETE": "bash_complete", "COMP_WORDS": words}
     asked["COMP_CWORD"] = str(len(words.split()) - (not words.endswith(" ")))
     done = subprocess.run(
@@ -103,7 +103,7 @@ def complete(words):
     return done.stdout.splitlines()
 
 
-def test_the_shell_completes_folders_settings_and_choices():
+def test_shell_completes_folders_settings_and_choices():
     assert complete("arrowlog info la") == ["dir,la"]
     assert complete("arrowlog repair a b") == ["dir,b"]
     assert "plain,checkpoint.interval=" in complete("arrowlog info t --set checkpoint.i")
@@ -125,7 +125,7 @@ def test_help_fits_a_terminal_of_80_columns():
         assert max(map(len, text.splitlines())) <= 80, name
 
 
-def test_colours_are_for_terminals_that_want_them(events):
+def test_colors_respect_no_color_and_dumb_terminals(events):
     def header(**settings):
         parent, child = pty.openpty()
         done = subprocess.run(
@@ -156,7 +156,7 @@ def test_times_are_iso_8601_in_every_format(events):
     assert re.fullmatch(r'"timestamp"\n"?2024-01-01T06:00:00(\.0+)?Z"?\n', csv)
 
 
-def test_options_of_the_store_and_settings(events):
+def test_invalid_settings_and_storage_options_are_refused(events):
     done = run("scan", events, "id = 7", "--set", "checkpoint.parallelism=x")
     assert done.returncode == 1
     assert "Option 'checkpoint.parallelism' cannot be 'x'" in done.stderr
@@ -181,14 +181,14 @@ def test_scan_lists_the_files_to_read(events):
     assert "3 of 3 files" in run("scan", events, "TRUE", "--version", "3").stdout
 
 
-def test_scan_gives_arrow_to_the_next_program(events):
+def test_scan_writes_an_arrow_stream(events):
     command = [sys.executable, "-m", "arrowlog", "scan", events, "id < 5", "--output", "arrow"]
     done = subprocess.run(command, capture_output=True, check=True)
     with pa.ipc.open_stream(done.stdout) as reader:
         assert reader.read_all().num_rows == 1
 
 
-def test_a_plan_is_a_query(events):
+def test_explain_sql_prints_a_runnable_query(events):
     shown = run("explain", str(events), "id < 0", "--sql").stdout
     assert "FROM file_bounds_at(" in shown
     assert json.loads(run("sql", str(events), shown, "--output", "json").stdout or "[]") == []
@@ -199,7 +199,7 @@ def test_a_plan_is_a_query(events):
     assert every.stdout == run("diff", str(events), "0").stdout
 
 
-def test_explain_is_a_gate(events):
+def test_explain_min_pruning_sets_the_exit_code(events):
     done = run("explain", events, "day = '2024-01-03' AND length(city) = 1")
     assert done.returncode == 0, done.stderr
     assert "1 of 5 files to read (80.0% pruned)" in done.stdout
@@ -212,7 +212,7 @@ def test_explain_is_a_gate(events):
     assert sorted(json.loads(row)["reason"] for row in rows) == ["dropped"] * 4 + ["in range"]
 
 
-def test_a_wrong_predicate_is_one_sentence(events):
+def test_invalid_predicate_prints_one_sentence(events):
     done = run("scan", events, "id = ")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: The predicate, at character 6")
@@ -233,7 +233,7 @@ def long(tmp_path):
     return str(folder)
 
 
-def test_checkpoint_and_cleanup_keep_a_log_short(long):
+def test_checkpoint_and_cleanup_shorten_a_log(long):
     assert "0 files would be deleted" in run("cleanup", long, "--dry-run").stdout
     done = run("checkpoint", long)
     assert done.returncode == 0, done.stderr
@@ -255,7 +255,7 @@ def test_checkpoint_and_cleanup_keep_a_log_short(long):
     assert arrowlog.Table(long).snapshot().num_files == 10
 
 
-def test_upkeep_that_cannot_be_done_is_one_sentence(long, tmp_path):
+def test_failed_maintenance_prints_one_sentence(long, tmp_path):
     for command in ("checkpoint", "cleanup"):
         assert "Examples:" in run(command, "--help").stdout
         missing = run(command, str(tmp_path / "nothing"))
@@ -297,17 +297,17 @@ arrowlog.cli.program()
         (["nonsense"], 2),
     ],
 )
-def test_a_command_ends_without_taking_the_interpreter_down(events, arguments, code):
-    """Threads of engines may be about to give something back, which would abort the process."""
+def test_command_exits_without_finalizing_the_interpreter(events, arguments, code):
+    """Engine threads that release objects during finalization would abort the process."""
     arguments = [events if argument == "TABLE" else argument for argument in arguments]
     command = [sys.executable, "-c", ENDING, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert done.stdout.endswith("thread\nhook\n")  # what waits for the end is done before
+    assert done.stdout.endswith("thread\nhook\n")  # exit handlers have run before
     assert "taken down" not in done.stderr
 
 
-def test_an_error_nobody_foresaw_is_told_as_python_tells_it():
+def test_unexpected_error_prints_a_traceback():
     code = (
         "import arrowlog.cli\n"
         "def fail(): raise KeyError('unforeseen')\n"
@@ -320,7 +320,7 @@ def test_an_error_nobody_foresaw_is_told_as_python_tells_it():
     assert "Traceback" in done.stderr
 
 
-def test_a_reader_that_has_seen_enough_is_no_error_to_tell(events):
+def test_broken_pipe_prints_no_error(events):
     """As in `arrowlog files TABLE | head -1`."""
     command = [sys.executable, "-m", "arrowlog", "files", str(events)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
@@ -331,7 +331,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_to_tell(events):
     assert told == b""
 
 
-def test_commands_under_load_end_with_the_right_code(tmp_path):
+def test_commands_under_load_exit_with_the_right_code(tmp_path):
     """Set ARROWLOG_CASES to 100 for 1,000 runs."""
     table = arrowlog.Table.create(tmp_path / "table", small_table.SCHEMA, ["day"])
     for _ in range(3):

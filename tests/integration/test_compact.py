@@ -1,4 +1,4 @@
-"""Compaction: fewer files, the same rows in the same order, whatever others do meanwhile."""
+"""Compaction: fewer files with the same rows in the same order, also with concurrent writers."""
 
 import datetime as dt
 import json
@@ -53,7 +53,7 @@ def small_table(root, files=6):
     return table
 
 
-def test_small_files_become_one_for_each_partition(root):
+def test_small_files_become_one_per_partition(root):
     table = small_table(root)
     before = table.snapshot()
     planned = table.compact(dry_run=True)
@@ -77,7 +77,7 @@ def test_small_files_become_one_for_each_partition(root):
     assert "12 files became 2" in repr(done)
 
 
-def test_the_commit_says_that_no_rows_changed(root):
+def test_compaction_commits_with_data_change_false(root):
     table = small_table(root, 2)
     table.compact()
     text = (root / "_transaction_log" / f"{3:020d}.json").read_bytes()
@@ -88,7 +88,7 @@ def test_the_commit_says_that_no_rows_changed(root):
     assert [next(iter(action)) for action in rest] == ["remove", "remove", "add"]
 
 
-def test_a_second_run_has_nothing_to_do(root):
+def test_second_compaction_does_nothing(root):
     table = small_table(root)
     table.compact()
     again = table.compact()
@@ -174,8 +174,8 @@ def odd_rows(rng, count):
     )
 
 
-def test_statistics_are_those_of_one_write_of_all_rows(tmp_path):
-    """What a single write of the same rows would say of its files, to the letter."""
+def test_statistics_equal_those_of_a_single_write(tmp_path):
+    """Exactly the statistics that a single write of the same rows would record."""
     first = first_seed()
     for case in range(cases(6)):
         seed = first + case
@@ -202,7 +202,7 @@ def test_statistics_are_those_of_one_write_of_all_rows(tmp_path):
         assert sorted(text[0]) == sorted(text[1])
 
 
-def test_columns_that_came_later_are_null_and_columns_nobody_knows_are_kept(root):
+def test_added_columns_are_null_and_unknown_columns_are_kept(root):
     table = make(root, pa.schema([("id", pa.int64())]), ())
     table.write(pa.table({"id": [1]}))
     table.add_columns([pa.field("late", pa.string())])
@@ -223,7 +223,7 @@ def test_columns_that_came_later_are_null_and_columns_nobody_knows_are_kept(root
     assert stored["extra"].to_pylist() == [None, None, b"e"]
 
 
-def test_tags_that_all_share_are_kept_and_merges_counted(root):
+def test_common_tags_are_kept_and_merges_counted(root):
     table = make(root, pa.schema([("id", pa.int64())]), ())
     for number in range(3):
         pq.write_table(pa.table({"id": [number]}), root / f"{number}.parquet")
@@ -237,14 +237,14 @@ def test_tags_that_all_share_are_kept_and_merges_counted(root):
 
 
 def damage(path):
-    """Change a byte in the middle of the pages: the footer stays whole."""
+    """Change a byte in the middle of the pages, not in the footer."""
     data = bytearray(path.read_bytes())
     data[20] ^= 0xFF
     path.write_bytes(data)
 
 
 @pytest.mark.parametrize("how", ["missing", "torn", "no parquet", "changed", "other rows"])
-def test_a_file_that_cannot_be_read_is_skipped_and_the_rest_goes_on(root, how):
+def test_unreadable_file_is_skipped_and_the_rest_compacted(root, how):
     table = make(root)
     for number in range(4):
         path = root / f"day=a/{number}.parquet"
@@ -281,7 +281,7 @@ def test_a_file_that_cannot_be_read_is_skipped_and_the_rest_goes_on(root, how):
     assert sorted(day(table, "a")) == [n for f in range(0, 40, 10) for n in range(f, f + 3)]
 
 
-def test_a_column_spelled_in_another_case_keeps_its_values(root):
+def test_column_with_different_case_keeps_its_values(root):
     table = make(root, pa.schema([("id", pa.int64()), ("s", pa.string())]), ())
     table.write(pa.table({"id": [1, 2], "s": ["a", "b"]}))
     pq.write_table(
@@ -304,7 +304,7 @@ def test_a_column_spelled_in_another_case_keeps_its_values(root):
     ],
     ids=["ambiguous", "struct", "nested"],
 )
-def test_a_file_whose_columns_cannot_be_told_is_left_as_it_is(root, stored):
+def test_file_with_ambiguous_columns_is_skipped(root, stored):
     inner = pa.struct([("inner", pa.struct([("b", pa.int64())]))])
     types = [("id", pa.int64()), ("st", pa.struct([("a", pa.int64())])), ("li", pa.list_(inner))]
     table = make(root, pa.schema(types), ())
@@ -317,7 +317,7 @@ def test_a_file_whose_columns_cannot_be_told_is_left_as_it_is(root, stored):
     assert "x.parquet" in table.refresh().files["path"].to_pylist()
 
 
-def test_files_that_are_no_parquet_by_their_name_are_left_alone(root):
+def test_files_without_a_parquet_name_are_ignored(root):
     table = make(root)
     adds = [arrowlog.add_file(f"{n}.split", {"day": "a"}, size=10) for n in range(3)]
     table.append(adds)
@@ -325,7 +325,7 @@ def test_files_that_are_no_parquet_by_their_name_are_left_alone(root):
     assert (done.num_groups, done.skipped, table.refresh().version) == (0, (), 1)
 
 
-def test_a_store_that_fails_is_nobodys_skip(root, monkeypatch):
+def test_store_failure_records_no_skip(root, monkeypatch):
     table = small_table(root)
 
     def get_range(*_):
@@ -340,7 +340,7 @@ def test_a_store_that_fails_is_nobodys_skip(root, monkeypatch):
     assert table.compact().num_groups == 2
 
 
-def test_a_full_disk_for_drafts_is_told_and_nobodys_skip(root, monkeypatch):
+def test_full_temporary_disk_is_reported_and_records_no_skip(root, monkeypatch):
     table = small_table(root)
 
     def no_room():
@@ -354,7 +354,7 @@ def test_a_full_disk_for_drafts_is_told_and_nobodys_skip(root, monkeypatch):
 
 
 def between(monkeypatch, act):
-    """Do something after a group was rewritten, before it is committed."""
+    """Run a function after a group was rewritten, before it is committed."""
     whole = room.rewrite
 
     def rewritten(store, task):
@@ -365,7 +365,7 @@ def between(monkeypatch, act):
     monkeypatch.setattr(room, "rewrite", rewritten)
 
 
-def test_an_append_meanwhile_does_no_harm(root, monkeypatch):
+def test_concurrent_append_does_not_conflict(root, monkeypatch):
     table = small_table(root)
     other = arrowlog.Table(root)
     numbers = iter(range(1000, 2000, 10))
@@ -377,7 +377,7 @@ def test_an_append_meanwhile_does_no_harm(root, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["remove", "replace", "drop", "overwrite"])
-def test_a_removal_meanwhile_gives_up_just_that_group(root, monkeypatch, how):
+def test_concurrent_removal_aborts_only_its_group(root, monkeypatch, how):
     table = small_table(root)
     other = arrowlog.Table(root)
 
@@ -409,7 +409,7 @@ def test_a_removal_meanwhile_gives_up_just_that_group(root, monkeypatch, how):
     assert table.compact().num_conflicts == 0
 
 
-def test_a_file_that_was_removed_while_it_was_read_is_no_skip(root, monkeypatch):
+def test_file_removed_during_the_read_is_a_conflict_and_no_skip(root, monkeypatch):
     table = small_table(root)
     other = arrowlog.Table(root)
     whole = file_rewriter._open
@@ -429,7 +429,7 @@ def test_a_file_that_was_removed_while_it_was_read_is_no_skip(root, monkeypatch)
     assert table.skips.history().num_rows == 0
 
 
-def test_a_column_added_meanwhile_goes_together(root, monkeypatch):
+def test_concurrent_added_column_does_not_conflict(root, monkeypatch):
     table = small_table(root)
     other = arrowlog.Table(root)
     calls = []
@@ -442,7 +442,7 @@ def test_a_column_added_meanwhile_goes_together(root, monkeypatch):
     assert read(table)["c1"].null_count == 36
 
 
-def test_every_store_is_compacted(place, monkeypatch):
+def test_compaction_works_on_every_store(place, monkeypatch):
     monkeypatch.setattr("arrowlog.clock.SystemClock.sleep", lambda *_: None)
     how = {"storage_options": place.options}
     if hasattr(place, "accelerate"):
@@ -458,7 +458,7 @@ def test_every_store_is_compacted(place, monkeypatch):
     assert day(table, "ü/%") == [0, 1, 2, 10, 11, 12, 20, 21, 22]
 
 
-def test_progress_is_told_group_by_group(root):
+def test_progress_is_reported_per_group(root):
     table = small_table(root)
     told = []
     table.compact(progress=lambda done, total: told.append((done, total)))
@@ -477,8 +477,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-def test_memory_does_not_grow_with_the_group(tmp_path):
-    """300 MB of rows pass through; what is held is a few row groups, however many there are."""
+def test_memory_does_not_grow_with_the_group_size(tmp_path):
+    """300 MB of rows are rewritten with only a few row groups in memory."""
     schema = pa.schema([("id", pa.int64()), ("noise", pa.binary())])
     peaks = {}
     for name, files in (("warm", 2), ("large", 20)):
@@ -502,8 +502,8 @@ def test_memory_does_not_grow_with_the_group(tmp_path):
 
 
 @pytest.mark.promise("maintenance.compaction_keeps_rows")
-def test_compactions_writers_and_removers_race(root):
-    """Five handles at one table: every row is there once, but for those that were removed."""
+def test_compactions_race_with_writers_and_removers(root):
+    """Five handles on one table: every row exists once, except for removed ones."""
     make(root)
     errors, written, removed = [], [], []
 

@@ -1,4 +1,4 @@
-"""Every code block of the README and of the documentation runs as it is shown."""
+"""Every code block of the README and the documentation runs as shown."""
 
 import inspect
 import os
@@ -34,12 +34,14 @@ def _parameter(page):
 
 @pytest.fixture
 def replaced():
-    """Texts of a page and what stands in their place when it is run."""
+    """Texts of a page and their replacements when it is run."""
     return {}
 
 
 @pytest.mark.parametrize("page", [_parameter(page) for page in RUN])
-def test_the_blocks_of_a_page_run(page, request, replaced, tmp_path, monkeypatch, capsys):
+def test_code_blocks_run_with_the_shown_output(
+    page, request, replaced, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     names = doc_tables.prepare(name_of(page), request)
     printed = ""
@@ -57,7 +59,7 @@ def test_the_blocks_of_a_page_run(page, request, replaced, tmp_path, monkeypatch
 
 
 def _without_figures(text):
-    """Return a text with single spaces, in which sizes and other figures are equal."""
+    """Return a text with single spaces and normalized figures."""
     return " ".join(re.sub(r"\d[\d,.]*", "0", text).split())
 
 
@@ -67,7 +69,7 @@ def test_every_block_has_a_known_language(page):
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_links_lead_to_files_and_headings(page):
+def test_links_point_to_existing_files_and_headings(page):
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith(("https://", "http://")):
@@ -86,7 +88,7 @@ def _anchors(page):
     return {re.sub(r"[\s]+", "-", each) for each in plain}
 
 
-def test_the_readme_is_one_page_and_begins_with_the_formats():
+def test_readme_is_short_and_starts_with_the_formats():
     lines = README.read_text().splitlines()
     assert len(lines) <= 160
     first_screen = "\n".join(lines[:25])
@@ -98,7 +100,7 @@ def test_the_readme_is_one_page_and_begins_with_the_formats():
     assert text.index("Table.create(") < text.index("arrowlog.Table(")
 
 
-def test_the_two_commands_are_the_ones_that_exist():
+def test_readme_names_the_demo_and_test_commands():
     text = README.read_text()
     assert "python3 dev.py demo" in text
     assert "python3 dev.py test" in text
@@ -118,7 +120,7 @@ def test_every_page_is_in_the_navigation():
         assert os.path.basename(decision) in index
 
 
-def test_the_reference_matches_the_code():
+def test_reference_matches_the_code():
     for page, whole in reference_pages.pages().items():
         assert page.read_text() == whole, "run `python tests/support/reference_pages.py`"
 
@@ -141,13 +143,13 @@ def _is_problem(kind):
     return issubclass(kind, Exception)
 
 
-def test_every_reason_to_keep_a_file_is_explained():
+def test_every_explain_reason_is_documented():
     page = (DOCS / "guides" / "why-a-query-reads-everything.md").read_text()
     explained = re.findall(r"^\| `([\w :]+)` \| [^|]+ \| [^|]+ \|$", page, re.MULTILINE)
     assert sorted(explained) == sorted(set(REASON_TEXTS) - {"dropped"})
 
 
-def test_every_code_of_the_doctor_is_explained():
+def test_every_doctor_code_is_documented():
     page = (DOCS / "reference" / "doctor-codes.md").read_text()
     explained = {
         code

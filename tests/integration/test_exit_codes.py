@@ -50,7 +50,7 @@ OUTCOMES = ("success", "failure", "usage")
 
 @pytest.fixture
 def places(tmp_path):
-    """The places that the arguments name."""
+    """The folders that the arguments name."""
     for name in ("table", "damaged"):
         table = arrowlog.Table.create(tmp_path / name, SCHEMA, ["day"])
         for day in ("a", "b"):
@@ -77,7 +77,7 @@ def call(monkeypatch, *arguments):
         return exit_.code
 
 
-def test_every_command_is_in_the_table():
+def test_every_command_has_exit_code_cases():
     assert set(CASES) == set(commands.commands)
 
 
@@ -90,7 +90,7 @@ def test_every_command_is_in_the_table():
         if text is not None
     ],
 )
-def test_exit_code(places, monkeypatch, capsys, command, outcome):
+def test_exit_code_of_every_command(places, monkeypatch, capsys, command, outcome):
     text = CASES[command][OUTCOMES.index(outcome)]
     arguments = [word.format(**places) for word in text.split()]
     code = call(monkeypatch, command, *arguments)
@@ -124,7 +124,7 @@ def test_json_is_one_document_and_jsonl_is_lines(places, monkeypatch, capsys):
     assert newest["timestamp"][:19] == f"{written:%Y-%m-%dT%H:%M:%S}"
 
 
-def test_values_that_json_does_not_have(places, monkeypatch, capsys):
+def test_json_output_of_values_without_a_json_form(places, monkeypatch, capsys):
     query = (
         "SELECT 'nan'::DOUBLE AS a, DATE '2024-01-02' AS b, 'x'::BLOB AS c, ['inf'::DOUBLE] AS d"
     )

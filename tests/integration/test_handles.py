@@ -1,4 +1,4 @@
-"""Several handles on one table: what one has not seen, what was done before, what was replaced."""
+"""Several handles on one table: unseen commits, repeated transactions, replaced tables."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ def uri(request, root):
     return str(root) if request.param == "local" else f"memory://{request.node.name}"
 
 
-def test_a_handle_that_writes_first_after_anothers_checkpoint(uri):
+def test_handle_commits_after_another_handles_checkpoint(uri):
     busy = create(uri)
     late = arrowlog.Table(uri)
     late.snapshot()
@@ -51,7 +51,7 @@ def test_a_handle_that_writes_first_after_anothers_checkpoint(uri):
     assert paths(late.snapshot()) == ["a0", "a1", "a2", "b"]
 
 
-def test_a_pointer_that_runs_ahead_of_the_log_is_told(root):
+def test_pointer_ahead_of_the_log_raises(root):
     create(root).append([file("a")])
     (root / LOG_FOLDER / "_last_checkpoint").write_text('{"version": 9}')
     with pytest.raises(LogCorrupt, match="pointer names version 9"):
@@ -60,7 +60,7 @@ def test_a_pointer_that_runs_ahead_of_the_log_is_told(root):
 
 @pytest.mark.promise("commit.idempotent_write")
 @pytest.mark.parametrize("anew", [False, True])
-def test_a_step_with_removes_is_taken_once(root, anew):
+def test_application_transaction_with_removes_commits_once(root, anew):
     table = create(root)
     table.append([file("a")])
     stale = arrowlog.Table(root)
@@ -76,7 +76,7 @@ def test_a_step_with_removes_is_taken_once(root, anew):
     assert paths(table.refresh()) == ["b"]
 
 
-def test_an_overwrite_of_a_part_is_taken_once_by_whoever_tries_it(root):
+def test_partition_overwrite_with_a_transaction_commits_once(root):
     table = create(root)
     table.append([file("a")])
     stale = arrowlog.Table(root)
@@ -86,7 +86,7 @@ def test_an_overwrite_of_a_part_is_taken_once_by_whoever_tries_it(root):
         assert (done.duplicate, done.version) == (duplicate, 2)
 
 
-def test_rows_go_into_the_table_that_is_there(root):
+def test_write_uses_the_schema_of_a_recreated_table(root):
     table = create(root)
     table.write(pa.table({"p": ["x"], "id": [1]}))
     recreate(root, pa.schema([("p", pa.string()), ("id", pa.string())]))
@@ -94,7 +94,7 @@ def test_rows_go_into_the_table_that_is_there(root):
     assert table.scan("id = 'text'").to_polars().collect().height == 1
 
 
-def test_rows_may_have_a_column_that_another_handle_has_just_added(root):
+def test_write_accepts_a_column_added_by_another_handle(root):
     table = create(root)
     table.write(pa.table({"p": ["x"], "id": [1]}))
     arrowlog.Table(root).add_columns({"more": pa.int64()})
@@ -102,7 +102,7 @@ def test_rows_may_have_a_column_that_another_handle_has_just_added(root):
     assert table.scan("more = 3").to_polars().collect()["id"].to_list() == [2]
 
 
-def test_rows_of_a_table_that_is_replaced_while_they_are_written_are_refused(root):
+def test_write_to_a_table_replaced_meanwhile_raises(root):
     table = create(root)
 
     def rows():
@@ -127,7 +127,7 @@ def test_no_version_of_a_dropped_table_is_served(root):
     assert paths(reader.snapshot(version=1)) == ["c"]
 
 
-def test_a_re_created_table_gets_its_own_checkpoints(root):
+def test_recreated_table_gets_its_own_checkpoints(root):
     table = create(root, **{"checkpoint.enabled": True, "checkpoint.interval": 5})
     for number in range(12):
         table.append([file(f"a{number}")])
@@ -140,7 +140,7 @@ def test_a_re_created_table_gets_its_own_checkpoints(root):
     assert (root / LOG_FOLDER / f"{5:020d}.checkpoint.json").exists()
 
 
-def test_what_a_handle_has_committed_is_never_too_new_for_it(root):
+def test_own_commits_are_visible_with_max_staleness(root):
     table = create(root)
     table.snapshot()
     table.append([file("a")])
@@ -148,7 +148,7 @@ def test_what_a_handle_has_committed_is_never_too_new_for_it(root):
     assert table.scan(max_staleness=60).num_files == 1
 
 
-def test_a_gap_is_told_to_a_handle_that_has_read_before(root):
+def test_gap_warns_in_a_handle_that_has_read_before(root):
     table = create(root)
     table.append([file("a")])
     table.snapshot()
@@ -161,11 +161,11 @@ def test_a_gap_is_told_to_a_handle_that_has_read_before(root):
         strict.refresh()
     with pytest.raises(LogCorrupt, match="version 2 is missing"):
         table.snapshot(strict=True)
-    assert table.refresh().version == 1  # and it is not told again and again
+    assert table.refresh().version == 1  # it is reported once
 
 
 @pytest.mark.parametrize("ahead", [3, 5, 9])
-def test_nobody_writes_before_a_commit_that_lies_ahead(root, ahead):
+def test_append_before_a_commit_beyond_a_gap_raises(root, ahead):
     table = create(root)
     table.append([file("a")])
     testing.write_commit(root, ahead, [testing.add("late", {"p": "x"})])
@@ -173,7 +173,7 @@ def test_nobody_writes_before_a_commit_that_lies_ahead(root, ahead):
         table.append([file("b")])
 
 
-def test_a_log_with_names_of_another_width_is_not_given_one_version_twice(root):
+def test_log_with_other_name_width_gets_no_duplicate_version(root):
     def foreign(version, lines):
         name = f"{LOG_FOLDER}/{version:018d}.json"
         testing.write_commit(root, version, lines)
@@ -191,7 +191,7 @@ def test_a_log_with_names_of_another_width_is_not_given_one_version_twice(root):
 
 
 @pytest.mark.parametrize("fields", [{"num_records": 5}, {"tags": {"by": "me"}}])
-def test_restore_brings_back_what_the_log_said_of_a_file(root, fields):
+def test_restore_brings_back_the_fields_of_a_file(root, fields):
     table = create(root)
     table.append([file("a")])
     table.append([file("a", **fields), file("b")])
@@ -203,7 +203,7 @@ def test_restore_brings_back_what_the_log_said_of_a_file(root, fields):
 
 
 @pytest.mark.parametrize("damage", ["manifest", "part"])
-def test_a_damaged_checkpoint_is_made_anew(root, damage):
+def test_damaged_checkpoint_is_rewritten(root, damage):
     table = create(root)
     table.append([file("a")])
     table.checkpoint()
@@ -212,7 +212,7 @@ def test_a_damaged_checkpoint_is_made_anew(root, damage):
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[: len(data) // 2])
     os.remove(root / LOG_FOLDER / f"{1:020d}.checkpoint.json")
-    with warnings.catch_warnings(action="ignore"):  # it is told when it is met
+    with warnings.catch_warnings(action="ignore"):  # it is reported on the next read
         arrowlog.Table(root).checkpoint()
     os.remove(root / LOG_FOLDER / f"{1:020d}.checkpoint.json")
     snapshot = arrowlog.Table(root).snapshot()
@@ -220,7 +220,7 @@ def test_a_damaged_checkpoint_is_made_anew(root, damage):
     assert paths(snapshot) == ["a"]
 
 
-def test_a_setting_that_another_program_got_wrong_can_be_mended(root):
+def test_invalid_table_property_of_another_program_can_be_corrected(root):
     create(root)
     wrong = {"spark.indextables.checkpoint.interval": "0"}
     metadata = testing.metadata(SCHEMA, ["p"], configuration=wrong)
@@ -233,7 +233,7 @@ def test_a_setting_that_another_program_got_wrong_can_be_mended(root):
     assert arrowlog.Table(root).append([file("b")]).version == 4
 
 
-def test_tags_that_another_program_got_wrong_are_unknown(root):
+def test_invalid_tags_of_another_program_are_null(root):
     lines = [testing.add(name, {"p": "x"}, tags=tags) for name, tags in zip("abc", WRONG, strict=1)]
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(SCHEMA, ["p"])])
     testing.write_commit(root, 1, lines)
@@ -248,36 +248,36 @@ WRONG = ("x", [1], {"k": 1})
 
 @pytest.mark.parametrize("name", [5, {"a": 1}, "\ud800"])
 @pytest.mark.parametrize("what", ["name", "description"])
-def test_a_table_is_called_by_text(root, what, name):
+def test_table_name_and_description_must_be_text(root, what, name):
     with pytest.raises(InvalidRequest, match=f"{what} is"):
         arrowlog.Table.create(root, SCHEMA, **{what: name})
     assert not root.exists()
 
 
-def test_a_property_without_a_value_is_none(root):
+def test_property_of_none_is_not_set(root):
     table = arrowlog.Table.create(root, SCHEMA, properties={"a": None, "b": 1})
     assert table.snapshot().metadata.configuration == {"b": "1"}
 
 
-def test_addresses_as_spark_writes_them(root):
+def test_file_uri_with_one_slash_is_accepted(root):
     create(root)
     assert arrowlog.Table(f"file:{root}").uri == str(root)
 
 
 @pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["x", "y"])])
-def test_categories_are_written_as_text(root, kind):
+def test_categorical_columns_are_written_as_text(root, kind):
     table = create(root)
     table.write(pl.DataFrame({"p": ["x", "y"], "id": [1, 2]}, schema_overrides={"p": kind}))
     assert sorted(table.scan().to_polars().collect()["p"].to_list()) == ["x", "y"]
 
 
-def test_a_frame_that_arrow_cannot_take_is_refused(root):
+def test_frame_that_arrow_cannot_convert_is_refused(root):
     table = create(root)
     with pytest.raises(InvalidRequest, match="cannot be written"):
         table.write(pd.DataFrame({"p": ["x", 5.5], "id": [1, object()]}))
 
 
-def test_large_rows_at_once_become_files_of_the_size_asked_for(root):
+def test_large_write_is_split_by_target_size(root):
     table = create(root)
     rows = pa.table({"p": ["x"] * 500_000, "id": range(500_000)})
     table.write(rows, target_size="1MB")
@@ -286,7 +286,7 @@ def test_large_rows_at_once_become_files_of_the_size_asked_for(root):
     assert table.scan("id >= 499999").num_files == 1
 
 
-def test_what_the_footer_says_is_not_said_twice(root):
+def test_add_parquet_refuses_values_from_the_footer(root):
     table = create(root)
     pq.write_table(pa.table({"id": [1]}), root / "f.parquet")
     with pytest.raises(InvalidRequest, match="from the file"):
@@ -294,7 +294,7 @@ def test_what_the_footer_says_is_not_said_twice(root):
     assert arrowlog.add_parquet(table, "f.parquet", {"p": "x"}, tags={"a": "b"}).num_records == 1
 
 
-def test_readers_are_told_when_checkpoints_become_parquet_alone(root):
+def test_parquet_only_checkpoints_raise_the_reader_version(root):
     table = create(root)
     table.append([file("a")])
     done = table.set_properties({"checkpoint.format": "parquet"})

@@ -1,4 +1,4 @@
-"""Tables that IndexTables 0.5.4 wrote: their files and rows, where the fixtures are at hand."""
+"""Tables written by IndexTables 0.5.4: their files and rows, where the fixtures are available."""
 
 import json
 
@@ -13,7 +13,7 @@ NAMES = sorted(EXPECTED) or [pytest.param("", marks=real_tables.needed)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_files_and_rows_are_those_that_the_writer_shows(name):
+def test_files_and_rows_equal_the_writers(name):
     table = arrowlog.Table(FOLDER / name)
     snapshot = table.snapshot()
     assert {"files": snapshot.num_files, "rows": snapshot.num_records} == EXPECTED[name]

@@ -1,4 +1,4 @@
-"""The page of a report in a real browser: sorting, filtering, themes, keyboard, phone, print."""
+"""A report in a real browser: sorting, filtering, themes, keyboard, narrow screens, print."""
 
 import json
 
@@ -9,7 +9,7 @@ from support import browser
 import arrowlog
 from arrowlog import testing
 
-# Chromium is no Python package. `dev.py test` installs it in continuous integration.
+# Chromium is not a Python package. `dev.py test` installs it in continuous integration.
 pytestmark = [
     pytest.mark.thorough,
     pytest.mark.skipif(
@@ -23,7 +23,7 @@ HOSTILE = "<img src='https://example.com/x' onerror='document.title=1'>"
 
 
 def build(root):
-    """A table of 30 partitions and 20 columns, with an operation that tries to be markup."""
+    """A table of 30 partitions and 20 columns, with markup in an operation name."""
     columns = [(f"c{number:02d}", pa.int64()) for number in range(19)]
     schema = pa.schema([("p", pa.string()), *columns, (HOSTILE, pa.int64())])
     opening = [testing.protocol(), testing.metadata(schema, ["p"])]
@@ -69,7 +69,7 @@ def page(chromium, path):
 
 
 def column(page, table, number, *, shown=True):
-    """The texts of a column of a table, of the rows that are shown."""
+    """The texts of a table column in the visible rows."""
     return page.evaluate(
         f"Array.from(document.getElementById('{table}').tBodies[0].rows)"
         f".filter((row) => !({json.dumps(shown)} && row.hidden))"
@@ -99,7 +99,7 @@ def test_tables_sort_by_any_column_in_both_directions(page):
     assert column(page, "partition-table", 0, shown=False) == names[::-1]
 
 
-def test_unknown_values_are_sorted_last_both_ways(page):
+def test_unknown_values_sort_last_in_both_directions(page):
     head = "#pruning-table thead th:nth-child(4) button"
     for _ in range(2):
         page.click(head)
@@ -111,7 +111,7 @@ def test_unknown_values_are_sorted_last_both_ways(page):
         assert numbers in (sorted(numbers), sorted(numbers, reverse=True))
 
 
-def test_tables_are_filtered_and_cut(page):
+def test_tables_are_filtered_and_truncated(page):
     assert len(column(page, "partition-table", 0)) == 12
     page.evaluate("document.getElementById('partition-table-q').focus()")
     page.type("part 2")
@@ -132,7 +132,7 @@ def test_tables_are_filtered_and_cut(page):
     assert len(column(page, "partition-table", 0)) == 12
 
 
-def test_a_filter_keeps_the_order_and_an_order_keeps_the_filter(page):
+def test_filter_and_sort_order_are_independent(page):
     page.evaluate("document.getElementById('partition-table-q').focus()")
     page.type("PART 1")
     page.click("#partition-table thead th:nth-child(1) button")
@@ -144,7 +144,7 @@ BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_theme_is_that_of_the_system_until_it_is_changed(page, path, dark):
+def test_theme_follows_the_system_until_changed(page, path, dark):
     page.open(path, dark=dark)
     pressed = "document.getElementById('theme').ariaPressed"
     assert page.evaluate(pressed) == str(dark).lower()
@@ -192,7 +192,7 @@ FOCUSED = """(() => { const e = document.activeElement; const style = getCompute
   return [e.tagName, e.id || e.className || e.innerText.slice(0, 30), style.outlineStyle]; })()"""
 
 
-def test_everything_is_reached_and_used_with_the_keyboard(page):
+def test_all_controls_are_usable_with_the_keyboard(page):
     seen = []
     page.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -217,7 +217,7 @@ def test_everything_is_reached_and_used_with_the_keyboard(page):
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
-def test_a_page_fits_its_window(page, path, width):
+def test_page_fits_the_window_width(page, path, width):
     page.open(path, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     clipped = page.evaluate(
@@ -242,13 +242,13 @@ def test_charts_are_drawn_and_have_a_name_and_a_description(page):
     assert min(boxes) >= 1
 
 
-def test_names_of_a_log_are_shown_and_do_nothing(page):
+def test_markup_in_names_is_escaped(page):
     assert page.evaluate("document.title") == "events: table report"
     assert HOSTILE in column(page, "commit-table", 2)
     assert page.evaluate("document.images.length") == 0
 
 
-def test_a_tip_tells_the_values_of_a_bar(page):
+def test_tooltip_shows_the_values_of_a_bar(page):
     place = page.evaluate(
         "(() => { const e = document.querySelector('#growth .hit');"
         "e.scrollIntoView({block: 'center', behavior: 'instant'});"
@@ -260,14 +260,14 @@ def test_a_tip_tells_the_values_of_a_bar(page):
     assert "files" in page.evaluate("document.getElementById('tip').innerText")
 
 
-def test_a_page_without_scripts_shows_everything(page, path):
+def test_page_without_scripts_shows_all_rows(page, path):
     page.call("Emulation.setScriptExecutionDisabled", {"value": True})
     page.open(path)
     assert len(column(page, "partition-table", 0)) == 30
     assert page.evaluate("getComputedStyle(document.querySelector('.tools')).display") == "none"
 
 
-def test_a_page_is_printed_in_light_colours_without_controls(page, path):
+def test_page_prints_in_light_colors_without_controls(page, path):
     page.open(path, dark=True)
     page.click("#theme")
     page.click("#theme")
@@ -279,7 +279,7 @@ def test_a_page_is_printed_in_light_colours_without_controls(page, path):
         assert page.evaluate(shown) == "none"
 
 
-def test_a_notebook_frame_works_and_is_closed(chromium, tmp_path, path):
+def test_notebook_frame_works_and_is_sandboxed(chromium, tmp_path, path):
     """The page also works in the sandbox in which a notebook shows it."""
     table = arrowlog.Table(path.parent / "events")
     (tmp_path / "notebook.html").write_text(

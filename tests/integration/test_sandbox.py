@@ -1,4 +1,4 @@
-"""SQL over the log with `history.sandbox`: the views and nothing else."""
+"""SQL over the log with `history.sandbox` reaches only the views."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def locked(place):
 
 @pytest.mark.promise("security.sandbox")
 @pytest.mark.parametrize("query", OUTSIDE)
-def test_nothing_outside_is_reached_and_nothing_is_written(place, query):
+def test_sandboxed_query_reads_and_writes_no_file(place, query):
     text = query.format(secret=place / "secret.csv", folder=place)
     before = sorted(os.listdir(place))
     with pytest.raises(arrowlog.InvalidRequest):
@@ -54,7 +54,7 @@ def test_nothing_outside_is_reached_and_nothing_is_written(place, query):
     assert sorted(os.listdir(place)) == before
 
 
-def test_views_are_all_there(place):
+def test_all_views_work_in_the_sandbox(place):
     table = locked(place)
     for view in [*VIEWS.split(), "coverage", "files_at(1)"]:
         assert table.query(f"FROM {view}").num_rows >= 0
@@ -65,7 +65,7 @@ def test_views_are_all_there(place):
     assert table.history().num_rows == 2
 
 
-def test_variables_of_the_caller_are_out_of_reach(place):
+def test_python_variables_are_not_visible_in_the_sandbox(place):
     mine = pa.table({"word": ["open sesame"]})
     assert arrowlog.Table(place / "table").connect().sql("FROM mine").fetchall() == [
         (mine[0][0].as_py(),)
@@ -74,19 +74,19 @@ def test_variables_of_the_caller_are_out_of_reach(place):
         locked(place).connect().sql("FROM mine").fetchall()
 
 
-def test_by_default_a_query_may_read_files(place):
+def test_query_may_read_files_without_the_sandbox(place):
     found = arrowlog.Table(place / "table").query(f"FROM read_csv('{place / 'secret.csv'}')")
     assert found["word"].to_pylist() == ["open sesame"]
 
 
-def test_a_table_has_no_say_in_it(place):
+def test_table_property_cannot_set_the_sandbox(place):
     arrowlog.Table(place / "table").set_properties({"other": "x"})
     properties = {"spark.indextables.history.sandbox": "true"}
     made = arrowlog.Table.create(place / "b", pa.schema([("id", pa.int64())]), (), properties)
     assert made.query(f"FROM read_csv('{place / 'secret.csv'}')").num_rows == 1
 
 
-def test_the_command_line_has_a_flag(place):
+def test_command_line_sandbox_flag(place):
     query = f"FROM read_csv('{place / 'secret.csv'}')"
     command = [sys.executable, "-m", "arrowlog", "sql", str(place / "table"), query]
     free = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -100,7 +100,7 @@ def test_the_command_line_has_a_flag(place):
     assert (views.returncode, "2" in views.stdout) == (0, True)
 
 
-def test_a_relation_raises_duckdbs_error_in_our_words_and_query_ours(place):
+def test_relation_raises_duckdb_error_and_query_raises_typed_error(place):
     table = arrowlog.Table(place / "table")
     path = place / "table" / "_transaction_log" / f"{1:020d}.json"
     path.write_bytes(b"{broken\n")
@@ -122,7 +122,7 @@ def test_a_relation_raises_duckdbs_error_in_our_words_and_query_ours(place):
         "SET VARIABLE a = 1",
     ],
 )
-def test_a_query_cannot_change_what_later_queries_are_told(place, text):
+def test_query_cannot_change_later_query_results(place, text):
     table = locked(place)
     question = "SELECT version, count(version) OVER () AS n FROM commits ORDER BY 1"
     before = table.query(question)

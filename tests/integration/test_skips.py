@@ -1,4 +1,4 @@
-"""Skips: notes in the log that keep files out of merges, and out of nobody's sight."""
+"""Skips: log entries that exclude files from compaction but not from reads."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def actions(root, version):
     return [json.loads(text) for text in data.splitlines()]
 
 
-def test_a_skip_is_written_as_the_documents_say(root):
+def test_skip_is_written_as_in_the_protocol(root):
     table = make(root)
     before = int(time.time() * 1000)
     done = table.skips.record("a.parquet", reason="cannot be read", cooldown="2h")
@@ -45,7 +45,7 @@ def test_a_skip_is_written_as_the_documents_say(root):
     assert skip.items() >= (told | {"skipCount": 1, "partitionValues": {"day": "x"}}).items()
 
 
-def test_counts_go_up_and_the_longest_cooldown_counts(root):
+def test_skip_counts_increase_and_the_longest_cooldown_wins(root):
     table = make(root)
     for cooldown in ("1h", "9h", "3h"):
         arrowlog.Table(root).skips.record("a.parquet", "again", cooldown=cooldown)
@@ -59,7 +59,7 @@ def test_counts_go_up_and_the_longest_cooldown_counts(root):
     assert table.skips.active(operation="delete")["path"].to_pylist() == ["b.parquet"]
 
 
-def test_skipped_files_stay_in_sight_and_out_of_merges(root):
+def test_skipped_files_are_read_but_not_merged(root):
     table = make(root)
     table.skips.record("b.parquet", "broken")
     snapshot = table.refresh()
@@ -74,7 +74,7 @@ def test_skipped_files_stay_in_sight_and_out_of_merges(root):
         table.skips.filter("b.parquet")
 
 
-def test_a_skip_is_found_behind_a_checkpoint_and_kept_by_clean_up(root):
+def test_skip_below_a_checkpoint_is_found_and_kept_by_cleanup(root):
     soon = {"spark.indextables.logRetention.duration": "0s"}
     table = make(root, **soon, **{"spark.indextables.checkpointRetention.duration": "0s"})
     table.skips.record("a.parquet", "broken", cooldown="30d")
@@ -99,7 +99,7 @@ def test_a_skip_is_found_behind_a_checkpoint_and_kept_by_clean_up(root):
     assert actions(root, done.version)[1]["mergeskip"]["skipCount"] == 2
 
 
-def test_skips_of_other_programs_count(root):
+def test_skips_of_other_programs_are_used(root):
     table = make(root)
     now = int(time.time() * 1000)
     skip = {"path": f"{root}/a.parquet", "skipTimestamp": 1, "reason": "r", "operation": "merge"}
@@ -114,7 +114,7 @@ def test_skips_of_other_programs_count(root):
     assert actions(root, done.version)[1]["mergeskip"]["skipCount"] == 2
 
 
-def test_a_table_made_anew_has_none_of_the_old_skips(root):
+def test_recreated_table_has_no_old_skips(root):
     import shutil
 
     table = make(root)
@@ -142,8 +142,8 @@ def test_wrong_requests_are_refused(root, given, match):
     assert table.refresh().version == 1
 
 
-def test_a_race_for_the_same_file_counts_both():
-    """The second skip is counted anew when the first one got in before it."""
+def test_concurrent_skips_of_one_file_are_both_counted():
+    """The second skip is recounted when the first one is committed before it."""
     store = FaultyStore()
     create_table(store, Config(), build_metadata(SCHEMA, [], None, None, None), exist_ok=False)
     clocks = [FakeClock(name) for name in "ab"]
@@ -157,7 +157,7 @@ def test_a_race_for_the_same_file_counts_both():
     assert skips["reason"].to_pylist() == ["second", "first"]
 
 
-def test_the_cooldown_ends_by_the_clock():
+def test_cooldown_ends_by_the_clock():
     store = FaultyStore()
     create_table(store, Config(), build_metadata(SCHEMA, [], None, None, None), exist_ok=False)
     clock = FakeClock("a")

@@ -1,4 +1,4 @@
-"""Tables of splits through every reader, beside the rows that were written."""
+"""Tables of splits in every reader, compared with the rows that were written."""
 
 import json
 import os
@@ -136,7 +136,7 @@ def has(word):
         ),
     ],
 )
-def test_every_reader_gives_the_rows_that_match(table, read, where, test):
+def test_every_reader_returns_the_matching_rows(table, read, where, test):
     plan = table.scan(where)
     assert in_order(read(plan)) == [each for each in ROWS if test(each)]
 
@@ -170,14 +170,14 @@ def test_generated_predicates_mean_the_same_in_every_reader(table):
         assert count is None or count == len(wanted), text
 
 
-def test_a_table_is_read_in_one_line(table):
+def test_table_readers_return_all_rows(table):
     assert in_order(table.to_polars().collect().to_dicts()) == ROWS
     assert in_order(table.to_arrow().to_pylist()) == ROWS
     assert sorted(table.to_pandas()["id"]) == [each["id"] for each in ROWS]
     assert in_order(arrowlog.scan_polars(table.uri).collect().to_dicts()) == ROWS
 
 
-def test_columns_rows_and_counts_are_read_alone(table):
+def test_columns_limits_and_counts_are_pushed_down(table):
     plan = table.scan("body indexquery 'sql'")
     wanted = [each["id"] for each in ROWS if has("sql")(each)]
     assert sorted(plan.to_polars().select("id").collect()["id"].to_list()) == wanted
@@ -192,7 +192,7 @@ def test_columns_rows_and_counts_are_read_alone(table):
     assert table.scan().to_arrow_dataset().count_rows() == 40
 
 
-def test_counts_come_from_the_index_where_that_is_exact(table):
+def test_counts_come_from_the_index_where_exact(table):
     def number(test):
         return sum(map(test, ROWS))
 
@@ -217,7 +217,7 @@ def test_explain_reports_documents_and_splits(table):
     )
 
 
-def test_a_search_is_shown_as_it_was_written(table):
+def test_search_predicate_round_trips_through_text(table):
     for text in (
         "body indexquery 'a AND b'",
         "_indexall indexquery 'a'",
@@ -245,12 +245,12 @@ def test_a_search_is_shown_as_it_was_written(table):
         ([("nope", "indexquery", "a")], "no column 'nope'"),
     ],
 )
-def test_searches_that_cannot_be_answered_are_refused_when_planned(table, where, message):
+def test_invalid_searches_are_refused_when_planned(table, where, message):
     with pytest.raises(InvalidRequest, match=message):
         table.scan(where)
 
 
-def test_maintenance_leaves_splits_alone_and_says_so(tmp_path):
+def test_maintenance_refuses_or_ignores_splits(tmp_path):
     days = [("a", [row(number)]) for number in range(200)]
     table = split_tables.write(str(tmp_path / "table"), days)
     paths = table.scan().paths
@@ -266,7 +266,7 @@ def test_maintenance_leaves_splits_alone_and_says_so(tmp_path):
     assert table.version == 2
 
 
-def test_the_public_form_is_checked_at_once():
+def test_indexquery_arguments_are_validated():
     with pytest.raises(InvalidRequest, match="position 3"):
         arrowlog.indexquery("body", "a -b")
     with pytest.raises(InvalidRequest, match="a name, not int"):
@@ -275,7 +275,7 @@ def test_the_public_form_is_checked_at_once():
         bool(arrowlog.indexquery("body", "a"))
 
 
-def test_a_search_in_a_foreign_expression_is_refused_and_says_where_it_belongs():
+def test_search_in_a_foreign_expression_raises_with_a_next_step():
     search = arrowlog.indexquery("body", "a")
     for use in (
         lambda: pl.DataFrame({"id": [1]}).filter(search),
@@ -291,7 +291,7 @@ def test_a_search_in_a_foreign_expression_is_refused_and_says_where_it_belongs()
     assert both.op == "and"
 
 
-def test_a_mixed_table_reads_as_one(tmp_path):
+def test_table_of_splits_and_parquet_files_is_read(tmp_path):
     table = split_tables.write(str(tmp_path / "table"), DAYS[:2])
     more = [{"day": "2024-01-09", **row(90 + n)} for n in range(3)]
     table.write(pa.Table.from_pylist(more, split_tables.SCHEMA))
@@ -308,7 +308,7 @@ def test_a_mixed_table_reads_as_one(tmp_path):
     ]
 
 
-def test_columns_added_later_are_null_and_found_by_no_search(tmp_path):
+def test_added_columns_are_null_and_match_no_search(tmp_path):
     table = split_tables.write(str(tmp_path / "table"), DAYS[:1])
     table.add_columns({"later": pa.string()})
     assert {each["later"] for each in read_polars(table.scan())} == {None}
@@ -316,7 +316,7 @@ def test_columns_added_later_are_null_and_found_by_no_search(tmp_path):
     assert len(read_polars(table.scan("NOT later indexquery 'x'"))) == 10
 
 
-def test_companions_in_the_log_are_refused(tmp_path):
+def test_companion_splits_in_the_log_are_refused(tmp_path):
     table = split_tables.write(str(tmp_path / "table"), DAYS[:1])
     add = {"path": "x.split", "partitionValues": {"day": "2024-01-01"}, "size": 10}
     add |= {"modificationTime": 1, "dataChange": True, "companionDeltaVersion": 5}
@@ -327,7 +327,7 @@ def test_companions_in_the_log_are_refused(tmp_path):
 
 
 @pytest.mark.promise("scan.missing_data_is_named")
-def test_a_damaged_or_missing_split_is_named_by_every_reader(tmp_path):
+def test_damaged_or_missing_split_raises_with_its_path_in_every_reader(tmp_path):
     table = split_tables.write(str(tmp_path / "table"), DAYS[:2])
     path = table.scan("id = 25").paths[0]
     place = tmp_path / "table" / path
@@ -351,7 +351,7 @@ def test_a_damaged_or_missing_split_is_named_by_every_reader(tmp_path):
         assert len(read_dataset(table.scan("id < 15"))) == 5
 
 
-def test_a_split_that_is_replaced_is_not_read_from_the_cache(tmp_path):
+def test_replaced_split_is_not_read_from_the_cache(tmp_path):
     table = split_tables.write(str(tmp_path / "table"), [("a", [{"id": 1, "body": "old"}])])
     assert len(read_dataset(table.scan("body indexquery 'old'"))) == 1
     place = tmp_path / "table" / table.scan().paths[0]
@@ -368,7 +368,7 @@ def test_a_split_that_is_replaced_is_not_read_from_the_cache(tmp_path):
     assert len(read_dataset(table.scan(f"body indexquery '{new}'"))) == 1
 
 
-def test_the_cache_is_where_the_setting_says_and_a_table_cannot_choose_it(tmp_path):
+def test_cache_path_is_set_by_options_not_by_the_table(tmp_path):
     split_tables.write(str(tmp_path / "table"), DAYS[:1])
     options = {"splits.cache.path": str(tmp_path / "mine"), "splits.cache.maxSize": "1GB"}
     table = arrowlog.Table(str(tmp_path / "table"), options=options)
@@ -378,7 +378,7 @@ def test_the_cache_is_where_the_setting_says_and_a_table_cannot_choose_it(tmp_pa
     assert not (tmp_path / "theirs").exists()
 
 
-def test_splits_in_a_store_are_read_and_searched(tmp_path):
+def test_splits_in_a_remote_store_are_read_and_searched(tmp_path):
     import fsspec
 
     local = split_tables.write(str(tmp_path / "table"), DAYS)
@@ -435,7 +435,7 @@ def test_convert_writes_the_rows_as_parquet_with_statistics(tmp_path):
     assert in_order(read_dataset(part.scan())) == [each for each in ROWS if has("sql")(each)]
 
 
-def test_a_conversion_that_failed_can_be_repeated(tmp_path):
+def test_failed_conversion_can_be_repeated(tmp_path):
     table = split_tables.write(str(tmp_path / "table"), DAYS)
     place = tmp_path / "table" / table.scan().paths[3]
     data = place.read_bytes()
@@ -467,7 +467,7 @@ def test_rows_and_convert_on_the_command_line(table, tmp_path):
     assert "40 rows in 4 files" in done.stdout, done.stderr
 
 
-def test_without_the_extra_an_error_says_what_to_install(table, tmp_path):
+def test_missing_extra_raises_with_the_package_to_install(table, tmp_path):
     (tmp_path / "tantivy.py").write_text("raise ImportError")
     code = (
         "import sys, arrowlog\n"
@@ -487,7 +487,7 @@ def test_without_the_extra_an_error_says_what_to_install(table, tmp_path):
 
 @pytest.mark.promise("splits.rows_are_complete")
 @real_tables.needed
-def test_the_rows_of_real_tables_come_through_every_reader(tmp_path):
+def test_rows_of_real_tables_in_every_reader(tmp_path):
     wanted = json.loads((real_tables.FOLDER / "expected_rows.json").read_text())
     assert len(wanted) == 11
     for name, rows in wanted.items():

@@ -1,4 +1,4 @@
-"""Splits on S3, over the real wire: which bytes are fetched, with how many requests."""
+"""Splits on S3: which bytes are fetched, with how many requests."""
 
 import os
 import random
@@ -21,7 +21,7 @@ _SLACK_BYTES = 1 << 17
 
 @pytest.fixture(scope="module", params=["s3fs-moto", "obstore-seaweedfs"])
 def remote(request, tmp_path_factory):
-    """A table on a server behind a wire, the same table in a folder, and the wire."""
+    """A table on a server behind a proxy, the same table in a folder, and the proxy."""
     client, _, server = request.param.partition("-")
     folder = tmp_path_factory.mktemp("local") / "table"
     local = split_tables.write(str(folder), _days())
@@ -56,7 +56,7 @@ def _days():
 
 
 class Traffic:
-    """Opens the table with an empty cache, and tells what a call reads of splits."""
+    """Opens the table with an empty cache, and records what a call reads of splits."""
 
     def __init__(self, remote, cache):
         self.place, self.local, self.wire = remote
@@ -67,7 +67,7 @@ class Traffic:
         return arrowlog.Table(self.place.uri, self.place.options, options=options)
 
     def reads(self, call):
-        """The answer of a call, and the requests for splits that it sent."""
+        """The result of a call, and the requests for splits that it sent."""
         self.wire.reads.clear()
         answer = call()
         return answer, [read for read in self.wire.reads if ".split" in read.path]
@@ -102,7 +102,7 @@ def rows(plan, columns=None):
 
 
 def check_ranges(traffic, reads, extensions):
-    """Every request is for a range, and the bytes are those of some inner files and little else."""
+    """Every request is for a range, and the ranges cover some inner files and little else."""
     assert all(read.range is not None for read in reads)
     needed = sum(sum(traffic.sizes(extension).values()) for extension in extensions)
     fetched = sum(read.size for read in reads)
@@ -117,12 +117,12 @@ def check_ranges(traffic, reads, extensions):
     assert set(Counter(read.path for read in reads).values()) <= {2, 3}
 
 
-def test_rows_are_fetched_by_ranges_and_kept(traffic):
+def test_rows_are_fetched_by_ranges_and_cached(traffic):
     found, reads = traffic.reads(lambda: rows(traffic.open().scan()))
     assert found.equals(rows(traffic.local.scan()))
     assert len({read.path for read in reads}) == SPLITS
     check_ranges(traffic, reads, [".store"])
-    # The directory comes first: it is where the log says.
+    # The directory comes first: the log has its position.
     files = traffic.local.snapshot().files.select(["path", "footer_start_offset"])
     for path, start in zip(*files.to_pydict().values(), strict=True):
         first = next(read for read in reads if read.path.endswith(path))
@@ -132,7 +132,7 @@ def test_rows_are_fetched_by_ranges_and_kept(traffic):
     assert reads == []
 
 
-def test_numbers_alone_are_fetched_without_documents(traffic):
+def test_numeric_columns_are_fetched_without_documents(traffic):
     found, reads = traffic.reads(lambda: rows(traffic.open().scan(), ["id", "score"]))
     assert found.equals(rows(traffic.local.scan(), ["id", "score"]))
     check_ranges(traffic, reads, [".fast"])
@@ -155,13 +155,13 @@ def test_searches_fetch_the_documents_once(traffic):
     assert rows(traffic.open().scan(other)).equals(rows(traffic.local.scan(other)))
 
 
-def test_statistics_decide_which_splits_are_asked(traffic):
+def test_statistics_skip_splits_without_requests(traffic):
     where = f"body indexquery 'word7' AND id < {SPLIT_ROWS} AND score > 0.5"
     found, reads = traffic.reads(lambda: rows(traffic.open().scan(where)))
     assert found.equals(rows(traffic.local.scan(where)))
     assert len({read.path for read in reads}) == 1
     count, reads = traffic.reads(lambda: traffic.open().scan("day = 'd1'").count())
-    assert (count, reads) == (SPLIT_ROWS, [])  # the log knows
+    assert (count, reads) == (SPLIT_ROWS, [])  # known from the log
 
 
 def test_splits_are_fetched_in_parallel(traffic):
@@ -171,5 +171,5 @@ def test_splits_are_fetched_in_parallel(traffic):
         found = rows(traffic.open().scan())
     finally:
         traffic.wire.meeting = None
-    assert meeting.together.is_set()  # all directories were asked for at the same time
+    assert meeting.together.is_set()  # all directories were requested concurrently
     assert found.equals(rows(traffic.local.scan()))

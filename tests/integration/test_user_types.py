@@ -1,4 +1,4 @@
-"""What a type checker tells a user's program: mypy, strict, on the package as it is shipped."""
+"""Type checking of user programs: mypy, strict, on the package as shipped."""
 
 import os
 import re
@@ -51,7 +51,7 @@ table.scann("id = 7")  # error: [attr-defined]
 arrowlog.Tabel("events")  # error: [attr-defined]
 """
 
-# pyarrow has no types of its own. With these few, annotations show which of its classes they name.
+# pyarrow ships no types. With these few, annotations show which of its classes they name.
 PYARROW = """
 from typing import Any
 class Table: ...
@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any: ...
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """What mypy says of each line of the program."""
+    """The output of mypy for each line of the program."""
     folder = tmp_path_factory.mktemp("types")
     (folder / "program.py").write_text(PROGRAM)
     (folder / "stubs" / "pyarrow").mkdir(parents=True)
@@ -85,7 +85,7 @@ def told(tmp_path_factory):
     return lines
 
 
-def test_results_have_their_types_and_mistakes_are_found(told):
+def test_mypy_infers_result_types_and_reports_mistakes(told):
     wrong = {}
     for number, line in enumerate(PROGRAM.splitlines(), 1):
         code, _, expected = line.partition("  # ")
@@ -99,5 +99,5 @@ def test_results_have_their_types_and_mistakes_are_found(told):
     assert not wrong
 
 
-def test_the_package_says_that_it_is_typed():
+def test_package_has_py_typed():
     assert (ROOT / "arrowlog" / "py.typed").read_text() == ""

@@ -1,4 +1,4 @@
-"""Vacuum: what nobody needs goes, everything that can be read stays."""
+"""Vacuum deletes orphan files and keeps every file of a readable version."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def ids(table, version=None):
 
 
 @pytest.mark.promise("vacuum.deletes_only_orphans")
-def test_only_what_no_version_needs_goes(root):
+def test_vacuum_deletes_only_orphans(root):
     table = make(root)
     table.write(rows(1, 2))
     table.write(rows(3), mode="overwrite")
@@ -71,7 +71,7 @@ def test_only_what_no_version_needs_goes(root):
     assert table.vacuum().num_files == 0
 
 
-def test_files_of_versions_that_are_gone_go(root):
+def test_vacuum_deletes_files_of_truncated_versions(root):
     table = make(root)
     table.write(rows(1, 2))
     table.write(rows(3), mode="overwrite")
@@ -89,7 +89,7 @@ def test_files_of_versions_that_are_gone_go(root):
     assert (root / LOG / f"{0:020d}.json").exists()
 
 
-def test_history_is_truncated_once_and_writers_go_on(root):
+def test_truncation_is_idempotent_and_writers_continue(root):
     table = make(root, **{"spark.indextables.checkpoint.interval": "3"})
     for number in range(8):
         table.write(rows(number))
@@ -124,7 +124,7 @@ def test_history_is_truncated_once_and_writers_go_on(root):
         "inner/day=a/x.parquet",
     ],
 )
-def test_what_is_no_data_file_of_the_table_stays(root, key):
+def test_files_outside_the_tables_data_are_kept(root, key):
     table = make(root)
     table.write(rows(1))
     orphan(root, key)
@@ -149,7 +149,7 @@ def test_what_is_no_data_file_of_the_table_stays(root, key):
         "deep/er/and/deeper/x.parquet",
     ],
 )
-def test_orphans_go_whatever_their_name(root, key):
+def test_orphans_with_unusual_names_are_deleted(root, key):
     schema = pa.schema([("_col", pa.int64()), ("id", pa.int64())])
     table = arrowlog.Table.create(root, schema, ["_col"])
     table.write(pa.table({"_col": [1], "id": [1]}, schema=schema))
@@ -161,7 +161,7 @@ def test_orphans_go_whatever_their_name(root, key):
     assert ids(table) == [1]
 
 
-def test_paths_as_other_programs_spell_them_are_needed(root):
+def test_encoded_paths_of_other_programs_count_as_live(root):
     keys = [
         "a b.parquet",
         "p=ü/x.parquet",
@@ -181,7 +181,7 @@ def test_paths_as_other_programs_spell_them_are_needed(root):
     assert (done.num_files, done.counts["live"]) == (0, len(keys))
 
 
-def test_every_store_is_vacuumed(place):
+def test_vacuum_works_on_every_store(place):
     how = {"storage_options": place.options}
     if hasattr(place, "accelerate"):
         how["options"] = {"store.accelerate": place.accelerate}
@@ -198,7 +198,7 @@ def test_every_store_is_vacuumed(place):
 
 
 @pytest.mark.parametrize("older", ["23h", 0, "1s"])
-def test_less_than_a_day_must_be_insisted_on(root, older):
+def test_retention_below_a_day_requires_force(root, older):
     table = make(root)
     with pytest.raises(InvalidRequest, match="force"):
         table.vacuum(older)
@@ -209,7 +209,7 @@ def test_less_than_a_day_must_be_insisted_on(root, older):
         table.vacuum("soon")
 
 
-def test_a_log_with_a_gap_or_an_unknown_feature_is_left_alone(root):
+def test_log_with_a_gap_or_unknown_feature_is_not_vacuumed(root):
     table = make(root)
     for number in range(3):
         table.write(rows(number))
@@ -225,7 +225,7 @@ def test_a_log_with_a_gap_or_an_unknown_feature_is_left_alone(root):
     assert (root / "x.parquet").exists()
 
 
-def test_a_damaged_commit_stops_it(root):
+def test_damaged_commit_stops_vacuum(root):
     table = make(root)
     table.write(rows(1))
     table.checkpoint()
@@ -237,7 +237,7 @@ def test_a_damaged_commit_stops_it(root):
     assert (root / "x.parquet").exists()
 
 
-def test_a_file_that_was_replaced_since_the_walk_is_young_again(root, monkeypatch):
+def test_file_replaced_since_the_walk_is_kept(root, monkeypatch):
     table = make(root)
     table.write(rows(1))
     key = orphan(root, "day=a/x.parquet")
@@ -253,8 +253,8 @@ def test_a_file_that_was_replaced_since_the_walk_is_young_again(root, monkeypatc
     assert (root / key).exists()
 
 
-def test_what_is_committed_between_look_and_deletion_stays(root, monkeypatch):
-    """An old file that somebody commits at the last moment, after the log was read."""
+def test_file_committed_before_the_deletion_is_kept(root, monkeypatch):
+    """A concurrent writer commits an old file after vacuum has read the log."""
     from arrowlog.maintenance import vacuum as room
 
     table = make(root)
@@ -273,8 +273,8 @@ def test_what_is_committed_between_look_and_deletion_stays(root, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["truncated", "dropped"])
-def test_what_is_committed_and_then_truncated_before_the_deletion_stays(root, monkeypatch, how):
-    """The commit that needs the file is deleted before vacuum looks at the log again."""
+def test_file_committed_and_truncated_before_the_deletion_is_kept(root, monkeypatch, how):
+    """The commit that needs the file is deleted before vacuum reads the log again."""
     from arrowlog.maintenance import vacuum as room
 
     table = make(root)
@@ -299,7 +299,7 @@ def test_what_is_committed_and_then_truncated_before_the_deletion_stays(root, mo
     assert (root / key).exists()
 
 
-def test_deletions_that_fail_are_told_and_stop_nothing_else(root, monkeypatch):
+def test_failed_deletions_are_reported_and_stop_nothing_else(root, monkeypatch):
     table = make(root)
     table.write(rows(1))
     keys = [orphan(root, f"day=a/{n}.parquet") for n in range(4)]
@@ -318,8 +318,8 @@ def test_deletions_that_fail_are_told_and_stop_nothing_else(root, monkeypatch):
 
 
 @pytest.mark.promise("vacuum.beside_writers")
-def test_beside_a_running_writer_nothing_is_deleted_that_it_commits(root):
-    """Half a second of vacuuming a table that is written to; every row stays."""
+def test_vacuum_keeps_files_of_a_concurrent_writer(root):
+    """A table is vacuumed while it is written to. Every row is kept."""
     table = make(root)
     table.write(rows(-1))
     stop = threading.Event()
@@ -351,7 +351,7 @@ def test_beside_a_running_writer_nothing_is_deleted_that_it_commits(root):
     assert ids(arrowlog.Table(root)) == sorted(written)
 
 
-def test_progress_is_told(root):
+def test_progress_is_reported(root):
     table = make(root)
     for number in range(5):
         orphan(root, f"{number}.parquet")
@@ -360,8 +360,8 @@ def test_progress_is_told(root):
     assert told == [(5, 5)]
 
 
-def test_handles_that_were_at_version_0_see_what_history_was_truncated_to(root):
-    """Version 0 never goes, so by it alone nobody can tell that what followed is gone."""
+def test_handles_at_version_0_refresh_after_a_truncation(root):
+    """Version 0 is never deleted, so it alone does not show that later commits are gone."""
     table = make(root)
     reader, writer = arrowlog.Table(root), arrowlog.Table(root)
     assert (reader.snapshot().version, writer.snapshot().version) == (0, 0)
@@ -372,7 +372,7 @@ def test_handles_that_were_at_version_0_see_what_history_was_truncated_to(root):
     assert ids(reader) == ids(arrowlog.Table(root)) == [0, 1, 2, 3, 9]
 
 
-def test_handles_at_a_commit_that_is_kept_for_its_skip_see_it_too(root):
+def test_handles_at_a_commit_kept_for_its_skip_refresh_after_a_truncation(root):
     table = make(root)
     table.write(rows(0))
     table.skips.record("x.parquet", "broken")
@@ -385,7 +385,7 @@ def test_handles_at_a_commit_that_is_kept_for_its_skip_see_it_too(root):
     assert ids(reader) == ids(arrowlog.Table(root)) == [0, 1, 2, 3, 9]
 
 
-def test_truncation_waits_for_writers(place, monkeypatch):
+def test_truncation_waits_for_stalled_writers(place, monkeypatch):
     waited = []
     monkeypatch.setattr("arrowlog.clock.SystemClock.sleep", lambda _, s: waited.append(s))
     how = {"storage_options": place.options}
@@ -397,14 +397,14 @@ def test_truncation_waits_for_writers(place, monkeypatch):
     done = table.truncate_history()
     assert (done.num_files, table.earliest_version) == (2, 3)
     if place.store.cheap_stat:
-        assert waited == []  # writers look after each put
+        assert waited == []  # writers verify each put
     else:
         assert 25 < sum(waited) < 35
 
 
 @pytest.mark.promise("vacuum.beside_writers")
-def test_beside_running_writers_truncation_loses_no_commit(root):
-    """Writers that now and then fall behind, while what they have not seen is taken away."""
+def test_truncation_with_concurrent_writers_loses_no_commit(root):
+    """Writers fall behind now and then while the commits they have not read are deleted."""
     make(root)
     stop = threading.Event()
     told, errors = [], []

@@ -1,4 +1,4 @@
-"""The wheel that `dev.py build` makes: complete, and working in an environment of its own."""
+"""The wheel that `dev.py build` builds is complete and works in a new environment."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    """A new environment with the wheel, what the wheel requires, and nothing else.
+    """A new environment with only the wheel and its requirements.
 
     The required packages are links to those of this environment, so that no index is needed. pip
     checks that the wheel requires nothing beyond them.
@@ -59,7 +59,7 @@ def environment(wheel, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def call(environment, tmp_path_factory):
-    """Run a program of the new environment beside the table `t`, which has two rows."""
+    """Run a program of the new environment in the folder of the table `t`, which has two rows."""
     work = tmp_path_factory.mktemp("work")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
@@ -79,7 +79,7 @@ def call(environment, tmp_path_factory):
     return run
 
 
-def test_the_wheel_has_every_module_and_nothing_else(wheel):
+def test_wheel_has_exactly_the_modules(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         entry_points = next(
@@ -96,13 +96,13 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel):
     assert names == set(tracked)
 
 
-def test_the_wheel_is_named_as_the_documentation_says(wheel):
+def test_wheel_name_matches_the_documentation(wheel):
     for page in ("README.md", "docs/install.md"):
         assert f"dist/{wheel.name}" in (ROOT / page).read_text()
 
 
 @pytest.mark.parametrize("command", [("arrowlog",), ("python", "-m", "arrowlog")])
-def test_the_command_works_without_extras(call, command):
+def test_command_works_without_extras(call, command):
     assert "Maintain a table:" in call(*command, "--help").stdout
     done = call(*command, "info", "t")
     assert done.returncode == 0, done.stderr
@@ -111,28 +111,28 @@ def test_the_command_works_without_extras(call, command):
     assert "_arrowlog_completion" in call(*command, "completion", "bash").stdout
 
 
-def test_the_demo_works_without_extras(call):
+def test_demo_works_without_extras(call):
     done = call("arrowlog", "demo")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("extra", MISSING_EXTRAS)
-def test_a_missing_extra_is_told_in_one_sentence(call, extra):
+def test_missing_extra_raises_with_the_package_to_install(call, extra):
     code = f"import arrowlog\ntry:\n    {MISSING_EXTRAS[extra]}\n"
     code += "except arrowlog.ArrowlogError as error:\n    print(error)"
     done = call("python", "-c", code)
     assert f"pip install 'arrowlog[{extra}]'" in done.stdout, done.stdout + done.stderr
 
 
-def test_a_missing_extra_is_exit_code_one_on_the_command_line(call):
+def test_missing_extra_exits_with_code_1(call):
     done = call("arrowlog", "info", "s3://bucket/t")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: ")
     assert "pip install 'arrowlog[s3]'" in done.stderr
 
 
-def test_the_sizes_in_the_documentation_are_those_of_the_installed_packages():
-    """Within a fifth: releases of the packages differ, and so do platforms."""
+def test_documented_package_sizes_match_the_installed_ones():
+    """Within a fifth: releases and platforms differ."""
     page = (ROOT / "docs" / "install.md").read_text()
     stated = dict(re.findall(r"^\| [`(](\w+)[`)] \|.*\| (\d+) MB \|$", page, re.MULTILINE))
     # JupyterLab is not installed here; the size of otel is stated as less than 1 MB.

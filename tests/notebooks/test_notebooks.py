@@ -1,4 +1,4 @@
-"""Every notebook runs, shows what it is stored with, and its results hold.
+"""Every notebook runs with its stored output, and its results hold.
 
 `checks/` has the assertions on a notebook's variables. They run in its kernel, after its last cell,
 so that readers of the notebook do not see them.
@@ -19,7 +19,7 @@ RUNS = [pytest.param(path, marks=pytest.mark.spark if path.stem in SPARK else ()
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
-def test_it_shows_what_it_is_stored_with(path, monkeypatch, tmp_path):
+def test_notebook_reproduces_its_stored_output(path, monkeypatch, tmp_path):
     known = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", f"{FOLDER.parent}{os.pathsep}{known}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -31,7 +31,7 @@ def test_it_shows_what_it_is_stored_with(path, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
-def test_it_is_stored_with_its_output(path):
+def test_notebook_is_stored_with_output(path):
     book = nbformat.read(path, as_version=4)
     nbformat.validate(book)
     code = [cell for cell in book.cells if cell.cell_type == "code"]
@@ -43,7 +43,7 @@ def test_it_is_stored_with_its_output(path):
 
 
 @pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
-def test_it_reads_as_a_story(path):
+def test_notebook_starts_with_a_title_and_has_no_asserts(path):
     cells = nbformat.read(path, as_version=4).cells
     assert cells[0].cell_type == "markdown"
     assert cells[0].source.startswith("# ")
@@ -51,14 +51,14 @@ def test_it_reads_as_a_story(path):
 
 
 @pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
-def test_what_it_shows_loads_nothing_from_a_network(path):
+def test_notebook_output_loads_nothing_from_a_network(path):
     text = path.read_text()
     assert not re.search(r"<(script|link|iframe|img)\b[^>]*https?:", text)
     assert "jsdelivr" not in text
     assert path.stat().st_size < 1_000_000
 
 
-def test_there_are_five_of_them_and_the_guide_lists_them():
+def test_guide_lists_all_notebooks():
     assert [path.stem[:2] for path in BOOKS] == ["01", "02", "03", "04", "05"]
     guide = (FOLDER.parent / "docs" / "guides" / "notebooks.md").read_text()
     assert re.findall(r"\[`(\d\d-[\w-]+)`\]", guide) == [path.stem for path in BOOKS]

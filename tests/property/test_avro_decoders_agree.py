@@ -1,4 +1,4 @@
-"""The columnar Avro decoder gives what a plain decoder gives, or a typed error where it fails."""
+"""The columnar Avro decoder equals a naive decoder, or raises a typed error where that fails."""
 
 import io
 import json
@@ -114,7 +114,7 @@ def decode(data):
 
 
 def assert_same(table, records, names):
-    """Compare decoded columns with records of the judge."""
+    """Compare decoded columns with records of the reference decoder."""
     assert table.num_rows == len(records)
     raw = table["raw"].to_pylist() if "raw" in table.column_names else [None] * len(records)
     for name in names:
@@ -141,7 +141,7 @@ def assert_same(table, records, names):
 
 
 @pytest.mark.parametrize("seed", range(cases(150)))
-def test_random_schemas_decode_as_the_judge_says(seed, monkeypatch):
+def test_random_schemas_decode_as_the_reference_decoder(seed, monkeypatch):
     rng = random.Random(seed)
     monkeypatch.setattr(columns_module, "_RECORDS_PER_STEP", rng.choice((64, 256, 1 << 14)))
     monkeypatch.setattr(records_module, "_GUESS_MIN_RECORDS", rng.choice((0, 64)))
@@ -157,7 +157,7 @@ def test_random_schemas_decode_as_the_judge_says(seed, monkeypatch):
     assert judged == records
     assert_same(decode(data), records, names)
     if not codec.endswith("stream"):
-        # fastavro reads an array of nothing as arrowlog's judge does; compare what is wanted.
+        # fastavro reads an empty array as the reference decoder does; compare the wanted fields.
         further = list(fastavro.reader(io.BytesIO(data)))
         assert [[r[n] for n in names] for r in further] == [[r[n] for n in names] for r in records]
 
@@ -181,7 +181,7 @@ def damage(rng, data):
 
 
 @pytest.mark.parametrize("seed", range(cases(40)))
-def test_damaged_files_give_the_judges_rows_or_a_typed_error(seed):
+def test_damaged_files_give_the_reference_rows_or_a_typed_error(seed):
     rng = random.Random(seed)
     schema = random_file_schema(rng)
     names = [item["name"] for item in schema["fields"] if item["name"] in WANTED]
@@ -190,7 +190,7 @@ def test_damaged_files_give_the_judges_rows_or_a_typed_error(seed):
     whole = naive_avro.encode(schema, records, rng, codec=codec, per_block=40)
     head = whole.index(b"0123456789abcdef")
     for _ in range(12):
-        # mostly within the blocks: what is wrong with a schema is the subject of another test
+        # mostly within the blocks: another test covers damaged schemas
         cut = head if rng.random() < 0.8 else 0
         data = whole[:cut] + damage(rng, whole[cut:])
         try:
@@ -205,17 +205,17 @@ def test_damaged_files_give_the_judges_rows_or_a_typed_error(seed):
         elif judged is not None and cut:
             assert_same(table, judged, names)
         elif cut:
-            # The judge reads every text; arrowlog reads those of wanted fields only.
+            # The reference decoder reads every string, arrowlog only those of wanted fields.
             assert table.num_rows == len(naive_rows(data)), "rows of a file that cannot be read"
 
 
 def naive_rows(data):
-    """Decode with texts of any bytes: what a reader sees that skips them."""
+    """Decode with strings of arbitrary bytes, as a reader that skips them does."""
     return naive_avro.decode(data.replace(b'"string"', b' "bytes"'))
 
 
-def test_a_pattern_within_texts_misleads_nobody():
-    """Texts that contain what stands between records are no beginnings."""
+def test_record_separator_pattern_inside_strings_is_not_a_boundary():
+    """Strings that contain the bytes between two records are not record boundaries."""
     rng = random.Random(1)
     schema = {
         "type": "record",
@@ -235,7 +235,7 @@ def test_a_pattern_within_texts_misleads_nobody():
     assert_same(table, records, ("path", "small", "flag"))
 
 
-def test_records_without_anything_in_common_are_found():
+def test_records_without_a_common_pattern_are_decoded():
     rng = random.Random(2)
     schema = {
         "type": "record",
@@ -251,7 +251,7 @@ def test_records_without_anything_in_common_are_found():
 
 
 @real_tables.needed
-def test_the_manifests_and_states_of_real_tables_decode():
+def test_manifests_and_states_of_real_tables_decode():
     manifests = sorted(real_tables.FOLDER.glob("*/_transaction_log/manifests/*.avro"))
     states = sorted(real_tables.FOLDER.glob("*/_transaction_log/state-v*/_manifest.avro"))
     assert manifests

@@ -1,4 +1,4 @@
-"""The order in which a checkpoint stores files, and the gathering of rows, against plain Python."""
+"""The storage order of files in checkpoints and row gathering, against plain Python."""
 
 import datetime as dt
 import random
@@ -26,7 +26,7 @@ KINDS = {
 
 
 class Chosen(FileStats):
-    """Typed columns that are given."""
+    """Typed columns with given values."""
 
     def __init__(self, schema, partition, given):
         super().__init__(pa.table({}), schema, partition)
@@ -77,7 +77,7 @@ def chunked(rng, values, kind):
 
 
 @pytest.mark.parametrize("views", [True, False])
-def test_rows_are_gathered_as_arrow_takes_them(monkeypatch, views):
+def test_row_gather_equals_arrow_take(monkeypatch, views):
     assert row_gather._can_gather_views()
     monkeypatch.setattr(row_gather, "_can_gather_views", lambda: views)
     seed = first_seed()

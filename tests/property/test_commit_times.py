@@ -1,4 +1,4 @@
-"""Time travel with clocks that are wrong, against a naive model that tries every choice."""
+"""Time travel with wrong clocks, against a naive model that tries every choice."""
 
 import itertools
 import os
@@ -30,7 +30,7 @@ FUTURE = NOW + 1_000 * STEP
 
 
 def naive_times(declared, files, now):
-    """The time of every version, from the definition: try every set of timestamps to keep."""
+    """The time of every version by definition: try every set of timestamps to keep."""
     possible = [
         at
         for at, time in enumerate(declared)
@@ -80,7 +80,7 @@ def version_at(store, listing, newest, millis):
 
 @st.composite
 def clocks(draw):
-    """True times, and the timestamps of writers, one of whose clocks may be wrong."""
+    """True times and the writers' timestamps; one writer's clock may be wrong."""
     size = draw(st.integers(1, 9))
     steps = draw(st.lists(st.integers(1, 8), min_size=size, max_size=size))
     true = [T0 + STEP * total for total in itertools.accumulate(steps)]
@@ -93,7 +93,7 @@ def clocks(draw):
         declared[at] += draw(st.integers(1, 40)) * STEP + 1
     elif wrong == "early":
         declared[at] -= draw(st.integers(1, 40)) * STEP + 1
-    elif wrong == "run":  # writers that never go back continue after a commit from the future
+    elif wrong == "run":  # monotonic writers continue after a commit from the future
         declared[at:] = [FUTURE + number for number in range(size - at)]
     elif wrong == "missing":
         declared[at] = None
@@ -104,7 +104,7 @@ def clocks(draw):
 @settings(max_examples=cases(150))
 @given(clocks())
 @example(([T0, T0 + STEP, T0 + 2 * STEP], [T0, FUTURE, T0 + 2 * STEP]))
-def test_time_travel_with_a_wrong_clock_is_the_model(case):
+def test_time_travel_with_a_wrong_clock_equals_the_model(case):
     true, declared = case
     if declared[0] is None:
         declared = [true[0], *declared[1:]]  # without one, it is the creation time of the table
@@ -123,7 +123,7 @@ def test_time_travel_with_a_wrong_clock_is_the_model(case):
 
 
 @pytest.mark.parametrize("at", range(6))
-def test_one_commit_from_the_future_hides_no_later_commit(tmp_path, at):
+def test_commit_from_the_future_hides_no_later_commit(tmp_path, at):
     true = [T0 + number * STEP for number in range(6)]
     declared = [*true[:at], FUTURE, *true[at + 1 :]]
     write_table(tmp_path, declared, true)
@@ -134,7 +134,7 @@ def test_one_commit_from_the_future_hides_no_later_commit(tmp_path, at):
     assert version_at(store, listing, 5, NOW) == 5
 
 
-def test_commits_after_one_from_the_future_are_seen_now(tmp_path, monkeypatch):
+def test_commits_after_one_from_the_future_are_found_by_time(tmp_path, monkeypatch):
     table = arrowlog.Table.create(tmp_path / "t", SCHEMA, options={"checkpoint.enabled": False})
     table.write(pa.table({"id": [1]}))
     real = arrowlog.clock.SystemClock.now_ms

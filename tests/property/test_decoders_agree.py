@@ -1,7 +1,7 @@
-"""The columnar decoder accepts exactly what the line decoder accepts, and says the same.
+"""The columnar decoder accepts exactly the lines the row decoder accepts, with the same result.
 
-Regular lines are damaged in random places. Whatever the damage, both decoders must give the same
-actions, or the same error on the same line.
+Regular lines are damaged in random places. Both decoders must return the same actions, or raise the
+same error for the same line.
 """
 
 import json
@@ -120,7 +120,7 @@ def rows(table: pa.Table) -> list[dict]:
 
 @pytest.mark.promise("snapshot.decoders_agree")
 @pytest.mark.parametrize("batch", range(10))
-def test_damaged_lines_mean_the_same_to_both_decoders(batch):
+def test_both_decoders_agree_on_damaged_lines(batch):
     for seed in range(batch * ROUNDS // 10, (batch + 1) * ROUNDS // 10):
         print("seed", seed)
         rng = random.Random(seed)
@@ -129,7 +129,7 @@ def test_damaged_lines_mean_the_same_to_both_decoders(batch):
             assert outcome(data, columnar=True) == outcome(data, columnar=False), seed
 
 
-def test_undamaged_lines_are_decoded_in_columns():
+def test_undamaged_lines_are_decoded_columnar():
     for seed in range(20):
         rng = random.Random(seed)
         window = LineBuffer(LIMIT)
@@ -139,7 +139,7 @@ def test_undamaged_lines_are_decoded_in_columns():
         assert "raw" not in adds.column_names, seed
 
 
-def test_the_error_names_the_line():
+def test_error_names_file_and_line():
     lines = regular(random.Random(1))
     for number in (0, 1, 30, len(lines) - 1):
         broken = list(lines)

@@ -1,4 +1,4 @@
-"""Random Delta tables in every form, against a naive reader of their commits."""
+"""Random Delta tables with every checkpoint form, against a naive reader of their commits."""
 
 import json
 import os
@@ -17,7 +17,7 @@ SEEDS = cases(24)
 
 
 def canon(value):
-    """One spelling of a value, whatever library it came from."""
+    """A canonical form of a value from any library."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(value, dict):
@@ -50,7 +50,7 @@ def check_version(table, root, version):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_every_version_in_every_form_has_the_rows_of_a_naive_replay(tmp_path, seed):
+def test_every_version_and_form_equals_a_naive_replay(tmp_path, seed):
     root = str(tmp_path)
     made = delta_model.random_table(root, seed)
     rng = random.Random(seed)
@@ -68,7 +68,7 @@ def test_every_version_in_every_form_has_the_rows_of_a_naive_replay(tmp_path, se
         followed.snapshot()
         check_version(followed, root, made.version)
     state, truth = check_version(opened(root), root, made.version)
-    for version in range(checkpoint + 1):  # as log clean-up does
+    for version in range(checkpoint + 1):  # as log cleanup does
         os.unlink(Path(root) / "_delta_log" / f"{version:020d}.json")
     table = opened(root)
     plan = table.scan()
@@ -90,7 +90,7 @@ def test_damaged_checkpoints_give_all_rows_or_a_typed_error(tmp_path, seed):
     rng = random.Random(seed)
     made.checkpoint(delta_model.FORMS[seed % len(delta_model.FORMS)])
     truth = check_version(opened(root), root, made.version)[1]
-    if rng.random() < 0.5:  # as log clean-up does
+    if rng.random() < 0.5:  # as log cleanup does
         for version in range(made.version + 1):
             os.unlink(Path(root) / "_delta_log" / f"{version:020d}.json")
     log = Path(root) / "_delta_log"
@@ -99,7 +99,7 @@ def test_damaged_checkpoints_give_all_rows_or_a_typed_error(tmp_path, seed):
         path = rng.choice(files)
         data = path.read_bytes()
         damaged = bytearray(data[: rng.randrange(len(data))] if rng.random() < 0.3 else data)
-        # The end of the footer: the rest of a checkpoint has no checksum that would tell.
+        # The end of the footer: the rest of a checkpoint has no checksum.
         for _ in range(rng.randint(1, 4)) if damaged and path.suffix == ".parquet" else ():
             damaged[-1 - rng.randrange(min(8, len(damaged)))] = rng.randrange(256)
         path.write_bytes(damaged)
@@ -113,7 +113,7 @@ def test_damaged_checkpoints_give_all_rows_or_a_typed_error(tmp_path, seed):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_compacted_commits_give_the_rows_of_the_commits_that_they_replace(tmp_path, seed):
+def test_log_compaction_files_equal_the_commits_they_replace(tmp_path, seed):
     root = str(tmp_path)
     made = delta_model.random_table(root, seed)
     rng = random.Random(seed)
@@ -125,7 +125,7 @@ def test_compacted_commits_give_the_rows_of_the_commits_that_they_replace(tmp_pa
     for version in {first, last, made.version, rng.randint(first, last)}:
         check_version(opened(root), root, version)
     states = {v: delta_model.naive_state(root, v) for v in range(made.version + 1)}
-    for version in range(first, last + 1):  # as log clean-up might
+    for version in range(first, last + 1):  # as log cleanup might
         os.unlink(Path(root) / "_delta_log" / f"{version:020d}.json")
     for version in range(last, made.version + 1):
         expected = delta_model.naive_rows(root, states[version])

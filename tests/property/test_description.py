@@ -1,4 +1,4 @@
-"""Schema, metadata and protocol without a snapshot: the same as with one, from fewer commits."""
+"""Schema, metadata and protocol without a snapshot: the same values, from fewer commits."""
 
 import shutil
 
@@ -17,12 +17,12 @@ SEEDS = cases(40)
 ALONE = {"checkpoint.enabled": False}
 
 
-def told(table):
+def described(table):
     return table.schema, table.metadata, table.protocol, table.partition_columns
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_a_description_is_what_a_snapshot_says(batch, tmp_path, monkeypatch):
+def test_description_equals_the_snapshot(batch, tmp_path, monkeypatch):
     for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
         print("seed", seed)
         root = tmp_path / str(seed)
@@ -34,7 +34,7 @@ def test_a_description_is_what_a_snapshot_says(batch, tmp_path, monkeypatch):
             arrowlog.Table(root, options={"checkpoint.format": form} | ALONE).checkpoint()
             testing.write_commit(root, arrowlog.Table(root).version + 1, [testing.add("z")])
         table = arrowlog.Table(root)
-        found = told(table)
+        found = described(table)
         assert table._tracker.last_read is None
         snapshot = table.snapshot()
         assert found == (
@@ -43,7 +43,7 @@ def test_a_description_is_what_a_snapshot_says(batch, tmp_path, monkeypatch):
             snapshot.protocol,
             snapshot.partition_columns,
         )
-        assert told(table) == found
+        assert described(table) == found
 
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -70,7 +70,7 @@ def test_commits_before_the_last_change_are_not_read(tmp_path):
         table.snapshot()
 
 
-def test_a_later_change_is_noticed(tmp_path):
+def test_later_metadata_change_is_found(tmp_path):
     long_log(tmp_path)
     table = arrowlog.Table(tmp_path)
     assert table.schema == SCHEMA
@@ -82,7 +82,7 @@ def test_a_later_change_is_noticed(tmp_path):
     assert table.partition_columns == ("id",)
 
 
-def test_damage_and_protocols_are_errors_as_in_a_snapshot(tmp_path):
+def test_damage_and_newer_protocols_raise_as_in_a_snapshot(tmp_path):
     long_log(tmp_path)
     broken = [testing.commit_info(1, numActions=7), testing.add("x")]
     testing.write_commit(tmp_path, 101, broken)
@@ -93,7 +93,7 @@ def test_damage_and_protocols_are_errors_as_in_a_snapshot(tmp_path):
         arrowlog.Table(tmp_path).schema  # noqa: B018 -- it raises
 
 
-def test_dead_commits_do_not_count(tmp_path):
+def test_dead_commits_are_ignored(tmp_path):
     long_log(tmp_path)
     arrowlog.Table(tmp_path, options={"checkpoint.format": "parquet"} | ALONE).truncate_history()
     newest = arrowlog.Table(tmp_path).version

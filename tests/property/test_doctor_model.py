@@ -1,4 +1,4 @@
-"""Random damage to logs of ours: the doctor never fails, never writes, never says well wrongly."""
+"""Random damage to logs: the doctor never fails, writes, or reports a damaged log as healthy."""
 
 import os
 import random
@@ -20,7 +20,7 @@ def harm(root, rng):
     for name in rng.sample(sorted(whole), rng.choice([1, 1, 2, 3])):
         how = rng.choice([log_damage.flip, log_damage.cut, None])
         if name == last and how is None:
-            continue  # of the last commit nothing is left that could tell of it
+            continue  # the last commit has left no trace
         if how is None:
             os.unlink(root / LOG_FOLDER / name)
         else:
@@ -29,8 +29,8 @@ def harm(root, rng):
 
 @pytest.mark.promise("recovery.doctor_is_right")
 @pytest.mark.filterwarnings("ignore:.*was not used:arrowlog.ArrowlogWarning")
-def test_who_is_told_that_all_is_well_reads_all_and_can_write(tmp_path):
-    told = {"well": 0, "ill": 0}
+def test_table_reported_healthy_is_readable_and_writable(tmp_path):
+    counts = {"healthy": 0, "damaged": 0}
     first = first_seed()
     for number in range(cases(25)):
         seed = first + number
@@ -41,17 +41,17 @@ def test_who_is_told_that_all_is_well_reads_all_and_can_write(tmp_path):
         log_damage.put(root, {key for state in states for key in state})
         assert arrowlog.doctor(root).at_least("error") == []
         harm(root, rng)
-        one(root, states, told)
-    assert told["well"]
-    assert told["ill"]
+        one(root, states, counts)
+    assert counts["healthy"]
+    assert counts["damaged"]
 
 
-def one(root, states, told):
+def one(root, states, counts):
     before = log_damage.fingerprint(root)
     findings = arrowlog.doctor(root)
     assert log_damage.fingerprint(root) == before
     bad = findings.at_least("error")
-    told["ill" if bad else "well"] += 1
+    counts["damaged" if bad else "healthy"] += 1
     if bad:
         assert all(finding.fix for finding in findings)
         mended(root, states)
@@ -63,13 +63,13 @@ def one(root, states, told):
 
 
 def mended(root, states):
-    """After a repair there is nothing to mend in the log, and what it has is true."""
+    """After a repair the log has no findings, and its content is true."""
     result = arrowlog.repair(root / LOG_FOLDER, root / "mended").to_pylist()[0]
     if result["status"] != "SUCCESS":
         return
     shutil.rmtree(root / LOG_FOLDER)
     os.rename(root / "mended", root / LOG_FOLDER)
     findings = arrowlog.doctor(root)
-    assert set(findings.codes) <= {"data-size", "stats-missing"}  # files with nothing in them
+    assert set(findings.codes) <= {"data-size", "stats-missing"}  # empty files
     found = sorted(arrowlog.Table(root, strict=True).snapshot().files["path"].to_pylist())
     assert found == sorted(states[result["source_version"]])

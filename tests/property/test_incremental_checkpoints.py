@@ -1,4 +1,4 @@
-"""Incremental checkpoints against a naive replay: random histories, plans, damage and clean-up."""
+"""Incremental checkpoints against a naive replay: random histories, plans, damage and cleanup."""
 
 import glob
 import json
@@ -46,7 +46,7 @@ def note(root, version):
 
 @pytest.mark.promise("checkpoint.changes_nothing")
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
-def test_an_incremental_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
+def test_incremental_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
     SEEN.clear()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
@@ -58,7 +58,7 @@ def test_an_incremental_checkpoint_changes_no_version(batch, tmp_path, monkeypat
         table = arrowlog.Table(root)
         before = [parquet_checkpoints.said(table.snapshot(version=v)) for v in range(VERSIONS)]
         for version in sorted(rng.sample(range(1, VERSIONS), 4)):
-            if rng.random() < 0.7:  # else from the state that the handle has in memory
+            if rng.random() < 0.7:  # otherwise from the state in memory
                 table = arrowlog.Table(root)
             result = checkpoint(
                 table,
@@ -86,7 +86,7 @@ def test_an_incremental_checkpoint_changes_no_version(batch, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("batch", range(2))
-def test_plans_on_shared_parts_are_the_same(batch, tmp_path, monkeypatch):
+def test_plans_on_shared_parts_equal_plans_on_commits(batch, tmp_path, monkeypatch):
     narrowed = shared = 0
     for seed in range(batch * WORLDS // 2, (batch + 1) * WORLDS // 2):
         print("seed", seed)
@@ -138,7 +138,7 @@ SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 
 
 def grow(table, rng, live, number):
-    """Commit something random; returns the live files afterwards."""
+    """Commit random actions, and return the live files afterwards."""
     new = [f"p={rng.choice('ab')}/{number}-{i}" for i in range(rng.randint(0, 4))]
     gone = rng.sample(sorted(live), min(len(live), rng.choice([0, 0, 1, 3])))
     again = rng.sample(sorted(live - set(gone)), min(len(live) - len(gone), rng.choice([0, 1])))
@@ -163,8 +163,8 @@ def grow(table, rng, live, number):
 
 @pytest.mark.promise("cleanup.keeps_what_it_promises")
 @pytest.mark.parametrize("batch", range(cases(4)))
-def test_cleanup_keeps_the_parts_that_others_share(batch, tmp_path, monkeypatch):
-    """Whatever is deleted: every version that is promised can be read, and nothing else stays."""
+def test_cleanup_keeps_shared_parts(batch, tmp_path, monkeypatch):
+    """After any deletion every retained version is readable, and nothing else remains."""
     SEEN.clear()
     for seed in range(batch * 2, batch * 2 + 2):
         print("seed", seed)
@@ -225,7 +225,7 @@ def check_versions(root, options, promised, states):
 
 @pytest.mark.promise("checkpoint.damage_is_found")
 @pytest.mark.parametrize("seed", range(cases(8)))
-def test_a_damaged_shared_part_is_bypassed_and_never_shows_fewer_files(seed, tmp_path, monkeypatch):
+def test_damaged_shared_part_never_loses_files(seed, tmp_path, monkeypatch):
     rng = random.Random(seed)
     parquet_checkpoints.small_groups(monkeypatch, rng.choice([1, 3]))
     parquet_checkpoints.share_small_parts(monkeypatch)
@@ -255,7 +255,7 @@ def test_a_damaged_shared_part_is_bypassed_and_never_shows_fewer_files(seed, tmp
         warnings.simplefilter("always")
         shown = arrowlog.Table(tmp_path).snapshot().files["path"].to_pylist()
     assert set(shown) == live
-    assert caught or not os.path.exists(path)  # what is missing shows when it is opened
+    assert caught or not os.path.exists(path)  # missing parts show when it is opened
     # The next checkpoint does not build on the damage.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)
@@ -269,8 +269,8 @@ def test_a_damaged_shared_part_is_bypassed_and_never_shows_fewer_files(seed, tmp
     assert shown.report.checkpoint == shown.version
 
 
-def test_checkpoints_in_the_background_are_incremental(tmp_path, monkeypatch):
-    """A handle that has followed the log has the files in memory: the log tells what changed."""
+def test_background_checkpoints_are_incremental(tmp_path, monkeypatch):
+    """A handle that followed the log has the files in memory. The commits tell what changed."""
     parquet_checkpoints.share_small_parts(monkeypatch)
     options = {"checkpoint.interval": 3, "cleanup.enabled": False}
     table = arrowlog.Table.create(tmp_path, SCHEMA, ["p"], options=options)
@@ -287,8 +287,8 @@ def test_checkpoints_in_the_background_are_incremental(tmp_path, monkeypatch):
     assert set(shown.files["path"].to_pylist()) == live
 
 
-def test_an_older_release_refuses_dead_rows(tmp_path, monkeypatch):
-    """It accepts only the format `parquet`, and only parts of the manifest's own version."""
+def test_older_releases_refuse_checkpoints_with_dead_rows(tmp_path, monkeypatch):
+    """They accept only the format `parquet`, and only parts of the manifest's own version."""
     parquet_checkpoints.share_small_parts(monkeypatch)
     table = arrowlog.Table.create(tmp_path, SCHEMA, ["p"], options={"checkpoint.enabled": False})
     for number in range(3):

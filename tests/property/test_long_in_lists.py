@@ -1,4 +1,4 @@
-"""IN lists that Arrow looks up by hashes, under every operator that tells NULL from FALSE."""
+"""IN lists that Arrow evaluates by hashing, under operators that distinguish NULL from FALSE."""
 
 import random
 
@@ -8,6 +8,8 @@ import pytest
 from support.case_count import cases, first_seed
 
 import arrowlog
+from arrowlog.predicate import literals as literals_module
+from arrowlog.predicate import predicate
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.int64()), ("f", pa.float64()), ("s", pa.string())])
 NAN = float("nan")
@@ -15,7 +17,7 @@ NAN = float("nan")
 
 @pytest.fixture
 def world(root):
-    """Files whose rows differ in whether they have NULL, NaN, zeros, members and others."""
+    """Files with different mixes of NULL, NaN, zeros, members of the list and other values."""
     table = arrowlog.Table.create(root, SCHEMA)
     parts = [
         pa.table({"n": [0, 1], "x": [None, None], "f": [None, NAN], "s": [None, None]}, SCHEMA),
@@ -37,7 +39,12 @@ def condition(rng, depth):
             members = [f"'{text}'" for text in members]
         if rng.random() < 0.3:
             members.append("NULL")
+        if column == "x" and rng.random() < 0.1:
+            members.append("99999999999999999999")  # beyond the column's type
         negated = rng.choice(["", "NOT "])
+        if rng.random() < 0.3:
+            between, comparison = (" AND ", "<>") if negated else (" OR ", "=")
+            return between.join(f"{column} {comparison} {member}" for member in members)
         return f"{column} {negated}IN ({', '.join(members)})"
     inner = f"({condition(rng, depth - 1)})"
     test = rng.choice(
@@ -55,7 +62,11 @@ def condition(rng, depth):
     return f"{inner} IS {test}"
 
 
-def test_no_row_is_lost_under_any_operator(world):
+@pytest.mark.parametrize("literals", [2, 1000])
+def test_long_in_lists_lose_no_row_under_any_operator(world, monkeypatch, literals):
+    # Literals beyond the limit become value sets, and so do chains of comparisons.
+    for module in (literals_module, predicate):
+        monkeypatch.setattr(module, "LITERALS_MAX", literals)
     table, rows = world
     seed = first_seed()
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Which files go and which are put together, beside naive models of both."""
+"""Orphan classification and bin packing, against naive models."""
 
 import re
 from urllib.parse import unquote
@@ -41,7 +41,7 @@ HORIZON = 1000
 
 
 def naive(keys, times, live, spoken_of):
-    """The fate of each key, one by one."""
+    """The classification of each key, one by one."""
     logs = {f"{LOG}/"}
     for key in keys:
         parts = key.split("/")
@@ -70,7 +70,7 @@ def fate(key, time, logs, endings, live, spoken_of):
     for word, keys in (("live", live), ("history", spoken_of)):
         if key in keys or key in {unquote(k) for k in keys}:
             return word
-    if time > HORIZON or time < 0:  # nobody knows when
+    if time > HORIZON or time < 0:  # unknown time
         return "young"
     found = re.search(r"\.[^./]+$", key)
     if not draft and (found[0] if found else "") not in endings:
@@ -84,7 +84,7 @@ def fate(key, time, logs, endings, live, spoken_of):
     st.dictionaries(KEYS, st.sampled_from([-1, 0, 1, HORIZON, HORIZON + 1]), max_size=12),
     st.data(),
 )
-def test_every_file_has_the_fate_that_a_naive_look_gives_it(times, data):
+def test_classified_files_equal_a_naive_model(times, data):
     keys = list(times)
     some = st.lists(st.one_of(KEYS, st.sampled_from(keys or ["x"])), max_size=4)
     live, spoken_of = data.draw(some), data.draw(some)
@@ -101,7 +101,7 @@ def test_every_file_has_the_fate_that_a_naive_look_gives_it(times, data):
 
 @settings(max_examples=cases(300))
 @given(st.lists(st.integers(0, 30), max_size=30), st.integers(1, 40), st.integers(2, 6))
-def test_runs_are_neighbours_and_as_long_as_they_may_be(sizes, target, most):
+def test_packed_groups_are_adjacent_and_maximal(sizes, target, most):
     runs = list(pack_adjacent(sizes, target, most))
     seen = [row for run in runs for row in run]
     assert seen == sorted(set(seen))
@@ -112,6 +112,8 @@ def test_runs_are_neighbours_and_as_long_as_they_may_be(sizes, target, most):
         after = run[-1] + 1  # the next one did not fit, by size or by number
         if after < len(sizes) and len(run) < most:
             assert sum(sizes[row] for row in run) + sizes[after] > target
-    for row in range(len(sizes) - 1):  # two neighbours that are left out do not fit together
+    for row in range(
+        len(sizes) - 1
+    ):  # two adjacent files that are left out exceed the target together
         if row not in seen and row + 1 not in seen:
             assert sizes[row] + sizes[row + 1] > target

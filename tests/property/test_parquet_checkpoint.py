@@ -23,7 +23,7 @@ WORLDS, PREDICATES = cases(80), 40
 
 @pytest.mark.promise("checkpoint.changes_nothing")
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
-def test_a_parquet_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
+def test_parquet_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
@@ -33,7 +33,7 @@ def test_a_parquet_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
         parquet_checkpoints.small_groups(monkeypatch, rng.choice([1, 2, 5, 1000]))
         table = arrowlog.Table(root)
         before = [parquet_checkpoints.said(table.snapshot(version=version)) for version in range(8)]
-        for version in sorted(rng.sample(range(8), 2)):  # the second is made from the first
+        for version in sorted(rng.sample(range(8), 2)):  # the second is written from the first
             parquet_checkpoints.write(
                 root,
                 version,
@@ -42,7 +42,7 @@ def test_a_parquet_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
             )
             if rng.random() < 0.5:
                 table = arrowlog.Table(root)
-            table.invalidate_cache()  # a version that was read stays as it was, its report too
+            table.invalidate_cache()  # a snapshot that was read does not change
             for number, expected in enumerate(before):
                 assert parquet_checkpoints.said(table.snapshot(version=number)) == expected
                 if number >= version:
@@ -51,7 +51,7 @@ def test_a_parquet_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH // 3))
-def test_following_from_a_checkpoint_equals_opening_anew(batch, tmp_path, monkeypatch):
+def test_refresh_from_a_checkpoint_equals_open(batch, tmp_path, monkeypatch):
     parquet_checkpoints.small_groups(monkeypatch, 3)
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
@@ -91,7 +91,7 @@ def facts(plan):
 
 
 @pytest.mark.parametrize("batch", range(8))
-def test_plans_from_a_checkpoint_are_the_same(batch, tmp_path, monkeypatch):
+def test_plans_from_a_checkpoint_equal_plans_from_commits(batch, tmp_path, monkeypatch):
     narrowed = asked = 0
     for seed in range(batch * WORLDS // 8, (batch + 1) * WORLDS // 8):
         print("seed", seed)
@@ -151,7 +151,7 @@ def tail(world, *roots):
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_a_group_is_dropped_only_if_every_file_in_it_is(batch, tmp_path, monkeypatch):
+def test_row_group_is_skipped_only_if_all_its_files_are(batch, tmp_path, monkeypatch):
     dropped_groups = 0
     for seed in range(batch * WORLDS // 4, (batch + 1) * WORLDS // 4):
         print("seed", seed)

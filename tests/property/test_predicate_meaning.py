@@ -1,4 +1,4 @@
-"""One predicate, one meaning: in every form, for every reader, in every layout."""
+"""A predicate has the same meaning in every form, reader and layout."""
 
 import itertools
 import random
@@ -18,14 +18,14 @@ CASES = cases(240)
 BATCHES = 6
 
 
-def test_the_page_has_lines_of_every_type():
+def test_documented_examples_cover_every_type():
     assert {line.kind for line in LINES} == set(predicate_meaning.TYPES)
     assert len(LINES) > 80
 
 
 @pytest.mark.promise("predicate.meaning")
 @pytest.mark.parametrize("kind", predicate_meaning.TYPES)
-def test_the_page_is_true_for_every_reader_in_every_layout(kind, tmp_path):
+def test_documented_examples_hold_for_every_reader_and_layout(kind, tmp_path):
     lines = [line for line in LINES if line.kind == kind]
     schema = pa.schema([("id", pa.int64()), ("x", predicate_meaning.TYPES[kind])])
     values = [line.value for line in lines]
@@ -40,9 +40,9 @@ def test_the_page_is_true_for_every_reader_in_every_layout(kind, tmp_path):
                 (f"NOT ({line.predicate})", line.answer is False),
                 (f"({line.predicate}) IS NULL", line.answer is None),
             ]
-            text, wanted = asked[(number + at) % len(asked)]  # in six layouts each is asked twice
+            text, wanted = asked[(number + at) % len(asked)]  # each is queried twice in six layouts
             reader, read = next(readers)
-            # Other lines' values may be errors to a predicate, so the row is asked for alone.
+            # Values of other lines may raise in a predicate, so each row is queried alone.
             found = read(table.scan(f"id = {at} AND ({text})", max_staleness=1e9))
             assert found == [at] * wanted, f"{line}: {text} ({name}, {reader})"
 
@@ -61,7 +61,7 @@ def tables(tmp_path_factory):
 
 @pytest.mark.promise("scan.readers_agree")
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_every_form_reader_and_layout_finds_the_rows_of_the_model(batch, tables):
+def test_every_form_reader_and_layout_equals_the_model(batch, tables):
     rows, made = tables
     pairs = itertools.cycle(itertools.product(predicate_meaning.READERS.items(), range(4)))
     pruned = 0
@@ -78,7 +78,7 @@ def test_every_form_reader_and_layout_finds_the_rows_of_the_model(batch, tables)
             told = f"{node}: as {form}, by {reader}, {name}\n{plan.predicate}"
             assert sorted(read(plan)) == wanted, told
             assert plan.count() in (None, len(wanted)), told
-        next(pairs)  # so that readers and forms meet every layout
+        next(pairs)  # combines readers and forms with every layout
     assert pruned > CASES // BATCHES
 
 
@@ -95,7 +95,7 @@ PARTLY = [
 
 
 @pytest.mark.parametrize("where", PARTLY, ids=str)
-def test_what_only_arrow_understands_changes_no_other_part(where, tmp_path):
+def test_foreign_arrow_expression_leaves_other_conjuncts_prunable(where, tmp_path):
     """The rows are the same in every layout, and NaN is above every number in all of them."""
     values = [float("nan"), 10.0, 1.0, -0.0, 0.0, None, float("inf")]
     texts = ["a", "a", "a", "ba", "b", "a", "b"]
@@ -111,11 +111,11 @@ def test_what_only_arrow_understands_changes_no_other_part(where, tmp_path):
 
 
 def _place(where):
-    """Expressions compare to expressions, so their place is looked up by text."""
+    """`==` of expressions is an expression, so they are looked up by text."""
     return [str(each) for each in PARTLY].index(str(where))
 
 
-def test_what_polars_cannot_put_into_json_is_understood():
+def test_polars_literals_that_json_cannot_represent():
     schema = pa.schema([("f", pa.float64()), ("s", pa.string())])
     contains = pl.col("s").str.contains("a")
     for value in (float("inf"), -float("inf"), float("nan")):
@@ -124,7 +124,7 @@ def test_what_polars_cannot_put_into_json_is_understood():
         assert str(beside).startswith(f"(NOT ({value} <= f)) AND ")
 
 
-def test_is_in_of_nothing_is_unknown_for_null():
+def test_empty_is_in_is_null_for_null():
     rows = pa.table({"n": [1, None]})
     for values in ([], [None]):
         where = pl.col("n").is_in(pl.Series(values, dtype=pl.Int64).to_list())
@@ -138,8 +138,8 @@ def test_is_in_of_nothing_is_unknown_for_null():
         ]
 
 
-def test_one_foreign_part_of_a_long_chain_is_found():
-    """The part is cut out of the expression at its place, however deep."""
+def test_foreign_expression_inside_a_long_chain_is_extracted():
+    """The part is cut out of the expression in place, at any depth."""
     rows = pa.table({"n": [*range(600), None], "s": ["a", "b"] * 300 + ["a"]})
     chain = pl.col("s").str.contains("b") & (pl.col("n") > 500)
     for number in range(400):
@@ -149,7 +149,7 @@ def test_one_foreign_part_of_a_long_chain_is_found():
     assert found.to_pylist() == [*wanted, False]
 
 
-def test_a_foreign_part_of_wrong_types_is_refused_in_words():
+def test_foreign_expression_with_wrong_types_raises_invalid_request():
     rows = pa.table({"id": [1], "f": [1.0]})
     for where in (pc.match_substring(F("f"), "a") & (F("f") > 1), pl.col("f").str.contains("a")):
         with pytest.raises(InvalidRequest, match="cannot be evaluated"):

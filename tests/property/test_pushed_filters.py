@@ -1,4 +1,4 @@
-"""Filters that engines push down: the rows are those of the same filter on all rows in memory."""
+"""Filters pushed down by engines return the rows of the same filter on all rows in memory."""
 
 import math
 import operator
@@ -37,7 +37,7 @@ class World:
 
 
 def build(root, seed):
-    """Small files of few values each, so that there is something to skip."""
+    """Small files of few values each, so that files can be skipped."""
     rng = random.Random(seed)
     letters = rng.sample(list(KINDS), 5)
     fields = [("id", pa.int64()), *((letter, KINDS[letter][0]) for letter in letters)]
@@ -133,7 +133,7 @@ def as_literal(value):
 
 
 def check_polars(world, frame, drawn):
-    """Whether polars takes the filter at all; if so, the rows are those in memory."""
+    """Whether polars accepts the filter; if so, the rows equal those in memory."""
     where = as_polars(world, drawn)
     try:
         true = pl.DataFrame(world.rows).filter(where)["id"]
@@ -145,7 +145,7 @@ def check_polars(world, frame, drawn):
 
 
 def check_arrow(world, dataset, drawn):
-    """The number of files that are read; None if Arrow does not take the filter."""
+    """The number of files read, or None if Arrow does not accept the filter."""
     where = as_arrow(world, drawn)
     try:
         true = world.rows.filter(where)["id"].to_pylist()
@@ -167,7 +167,7 @@ def check_duckdb(con, relation, sql):
 
 @pytest.mark.promise("scan.no_row_is_lost")
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_later_filters_lose_no_row(batch, tmp_path):
+def test_pushed_filters_lose_no_row(batch, tmp_path):
     asked = {"polars": 0, "arrow": 0, "duckdb": 0}
     opened = 0
     for seed in range(batch * TABLES, (batch + 1) * TABLES):
@@ -188,11 +188,11 @@ def test_later_filters_lose_no_row(batch, tmp_path):
                 opened += files or 0
                 asked["duckdb"] += check_duckdb(con, relation, as_sql(world, drawn))
     print(asked, f"{opened / asked['arrow']:.1f} of 8 files opened")
-    assert min(asked.values()) > TABLES * FILTERS / 2  # the engines take most of the filters
+    assert min(asked.values()) > TABLES * FILTERS / 2  # the engines accept most of the filters
     assert opened < 6 * asked["arrow"]  # and files are skipped
 
 
-def test_what_an_engine_may_see_otherwise_skips_nothing():
+def test_filters_with_engine_specific_semantics_skip_no_file():
     schema = pa.schema([("x", pa.float64()), ("n", pa.int64()), ("s", pa.string())])
     x, n = pc.field("x"), pc.field("n")
     for where in (x > 5, x <= math.inf, ~(n > 5), n.isin([1, 2])):

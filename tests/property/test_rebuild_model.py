@@ -1,4 +1,4 @@
-"""Tables whose log is lost and rebuilt from their files have the rows that were written."""
+"""Tables rebuilt from their data files after losing the log have the rows that were written."""
 
 import random
 import shutil
@@ -41,7 +41,7 @@ def random_batch(rng, columns):
 
 
 def comparable(rows, columns, partitions):
-    """Rows as sorted text. Values of partitions are compared as text: a path has no types."""
+    """Rows as sorted text. Partition values are compared as text: a path has no types."""
     found = []
     for row in rows:
         texts = []
@@ -54,7 +54,7 @@ def comparable(rows, columns, partitions):
 
 @pytest.mark.promise("recovery.rebuild_keeps_rows")
 @pytest.mark.parametrize("seed", range(cases(25)))
-def test_the_rows_of_a_lost_log_come_back(tmp_path, seed):
+def test_rebuilt_table_has_all_written_rows(tmp_path, seed):
     print("seed", seed)
     rng = random.Random(seed)
     parts = rng.sample(sorted(PARTITIONS), rng.randrange(3))

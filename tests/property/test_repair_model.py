@@ -1,4 +1,4 @@
-"""Random logs, random damage: what repair keeps is true, and all that can be known to be."""
+"""Random damage to random logs: repair keeps everything provably intact, and nothing else."""
 
 import json
 import os
@@ -21,14 +21,14 @@ from arrowlog.formats.indextables.format import (
 
 
 def said(root):
-    """The adds of a table's newest version, by key, and what it is."""
+    """The adds of a table's latest version by key, and the version."""
     snapshot = arrowlog.Table(root).snapshot()
     adds = [json.loads(line)["add"] for line in encode_adds(snapshot.state.adds)]
     return {add["path"]: log_damage.known(add, add["path"]) for add in adds}, snapshot
 
 
 def repaired(source, target, **options):
-    """Repair a table's log to another place; the source stays as it was."""
+    """Repair a table's log to another folder. The source does not change."""
     before = log_damage.fingerprint(source)
     result = arrowlog.repair(
         f"{source}/{LOG_FOLDER}", f"{target}/{LOG_FOLDER}", options=options
@@ -38,7 +38,7 @@ def repaired(source, target, **options):
 
 
 def assert_both_ways(target, expected):
-    """The new log says the same by its checkpoint and by its commits."""
+    """The new log gives the same state from its checkpoint and from its commits."""
     found, snapshot = said(target)
     assert found == expected
     assert snapshot.version == 1
@@ -54,7 +54,7 @@ def assert_both_ways(target, expected):
 
 
 @pytest.mark.promise("recovery.repair_keeps_what_can_be_read")
-def test_what_is_kept_is_what_the_rules_say(tmp_path):
+def test_repair_keeps_what_the_model_keeps(tmp_path):
     for seed in range(cases(60)):
         print("seed", seed)
         one_of_the_model(tmp_path / str(seed), seed)
@@ -95,7 +95,7 @@ def one_of_the_model(root, seed):
 
 
 def harm(root, rng):
-    """Damage some files so that anybody can see it; what was done to each."""
+    """Damage some files detectably, and return the damage to each."""
     log = log_damage.log_of(root)
     done = {}
     for name in sorted(os.listdir(log)):
@@ -116,7 +116,7 @@ def harm(root, rng):
 
 
 @pytest.mark.promise("recovery.repair_keeps_what_can_be_read")
-def test_no_bit_that_flips_makes_repair_lie(tmp_path):
+def test_repair_after_bit_flips_keeps_only_true_actions(tmp_path):
     first = first_seed()
     for number in range(cases(12)):
         seed = first + number
@@ -125,7 +125,7 @@ def test_no_bit_that_flips_makes_repair_lie(tmp_path):
 
 
 def one_of_ours(root, rng):
-    """A table with sealed commits and checkpoints; then one bit after the other is wrong."""
+    """A table with checksums in commits and checkpoints; one bit after the other is flipped."""
     states = history(root / "t", rng)
     log_damage.put(root / "t", {key for state in states for key in state})
     whole = log_damage.files_of(root / "t" / LOG_FOLDER)
@@ -141,7 +141,7 @@ def one_of_ours(root, rng):
             assert found == sorted(states[result["source_version"]]), names
         else:
             assert "commit" in harmed
-        if "commit" not in harmed:  # what is true was not touched
+        if "commit" not in harmed:  # the source was not changed
             assert result["source_version"] == len(states) - 1, names
         for name in names:
             with open(f"{root}/t/{LOG_FOLDER}/{name}", "wb") as out:

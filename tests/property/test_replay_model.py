@@ -1,4 +1,4 @@
-"""Thousands of random histories: every version of each, against a naive model."""
+"""Every version of thousands of random histories, against a naive model."""
 
 import json
 from datetime import date
@@ -89,7 +89,7 @@ def test_every_version_equals_the_model(batch, tmp_path, threshold):
 
 
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH // 3))
-def test_a_checkpoint_changes_no_version(batch, tmp_path, threshold):
+def test_checkpoint_changes_no_version(batch, tmp_path, threshold):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
@@ -112,7 +112,7 @@ def test_a_checkpoint_changes_no_version(batch, tmp_path, threshold):
 
 @pytest.mark.promise("snapshot.refresh_equals_open")
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH // 3))
-def test_refreshing_commit_by_commit_equals_opening_anew(batch, tmp_path):
+def test_refresh_after_each_commit_equals_open(batch, tmp_path):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
@@ -129,7 +129,7 @@ def test_refreshing_commit_by_commit_equals_opening_anew(batch, tmp_path):
         assert_same(table.snapshot(), history.live, root)
 
 
-def test_files_have_the_same_columns_whatever_is_in_them(root):
+def test_files_have_the_same_columns_with_any_content(root):
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(log_model.SCHEMA, ["day"])])
     empty = arrowlog.Table(root).snapshot().files
     testing.write_commit(root, 1, [testing.add("a", {"day": "2024-01-01"}, tags={"a": "b"})])

@@ -1,4 +1,4 @@
-"""Whatever is damaged in a log, its table gets a report, and the report says what is missing."""
+"""A table with any damage in its log gets a report that names the unavailable sections."""
 
 import os
 import random
@@ -57,7 +57,7 @@ def damage(log, rng):
 
 
 @pytest.mark.parametrize("seed", range(cases(12)))
-def test_a_damaged_table_gets_a_report(seed, tables, tmp_path):
+def test_report_of_a_damaged_table_names_unavailable_sections(seed, tables, tmp_path):
     rng = random.Random(seed)
     kind = sorted(LOGS)[seed % len(LOGS)]
     shutil.copytree(tables / kind, tmp_path / "t")

@@ -1,4 +1,4 @@
-"""The facts of a report are those of a naive model of the table."""
+"""Report facts against a naive model of the table."""
 
 import random
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ SCHEMA = pa.schema(
     [("p", pa.string()), ("id", pa.int64()), ("name", pa.string()), ("x", pa.float64())]
 )
 START, HOUR = 1_704_067_200_000, 3_600_000
-# Prefixes of each other: a maximum may be truncated, so it covers what begins with it.
+# Prefixes of each other: a maximum may be truncated, so it covers values that start with it.
 WORDS = ("a", "ab", "abc", "b", "ba", "c", "", "ü")
 
 
@@ -74,7 +74,7 @@ def random_table(root, rng):
 
 
 @pytest.mark.parametrize("seed", range(cases(25)))
-def test_facts_are_those_of_a_naive_model(seed, tmp_path):
+def test_report_facts_equal_a_naive_model(seed, tmp_path):
     rng = random.Random(seed)
     versions, times = random_table(tmp_path, rng)
     facts = arrowlog.Table(tmp_path).report(data_files=False).facts
@@ -169,7 +169,7 @@ def check_column(facts, name, live, table):
 
 
 def check_lookups(facts, name, values, table):
-    """The cost of lookups is what the planner plans for each of them."""
+    """The cost of lookups equals what the planner plans for each of them."""
     if not values:
         assert facts.lookup_files is None
         assert facts.verdict == "none"
@@ -180,7 +180,7 @@ def check_lookups(facts, name, values, table):
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 12)), max_size=9), st.integers(0, 12))
-def test_times_are_put_in_order_by_moving_as_few_as_possible(times, latest):
+def test_order_times_moves_as_few_times_as_possible(times, latest):
     ordered, moved = order_times(times, latest)
     known = [t for t in times if t is not None]
     if not known:

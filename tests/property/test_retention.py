@@ -1,4 +1,4 @@
-"""Which files of a log may go: thousands of logs against the rules, said naively."""
+"""Retention of log files: thousands of logs against naively written rules."""
 
 import random
 
@@ -20,10 +20,10 @@ NOW = 1_700_000_000_000
 
 
 def random_log(rng):
-    """Names with sizes and times: commits, checkpoints of every form, parts, what is none."""
+    """Names with sizes and times: commits, checkpoints of every form, parts and unknown files."""
     newest = rng.randrange(0, 25)
     log, inner = {}, {}
-    gone = rng.choice([0, 0, rng.randrange(0, newest + 1)])  # an earlier clean-up was here
+    gone = rng.choice([0, 0, rng.randrange(0, newest + 1)])  # left by an earlier cleanup
 
     def stat():
         unknown = rng.random() < 0.03
@@ -47,7 +47,7 @@ def random_log(rng):
 
 
 def age_of(stat):
-    """How old a file is; one whose time nobody knows is not old."""
+    """The age of a file; one of unknown time counts as new."""
     return -1 if stat.mtime_ms < 0 else NOW - stat.mtime_ms
 
 
@@ -74,7 +74,7 @@ def naive(newest, log, inner, verified, policy, bad):
 
 
 def naive_pillar(newest, log, inner, going, bad):
-    """The checkpoint that most of the commits that stay are worth something by; -1 for none."""
+    """The checkpoint that most of the retained commits depend on, or -1."""
     listing = classify_names(sorted(log), sorted(inner))
     stays = {v for v, key in listing.commits.items() if key not in going}
     known = set(listing.checkpoints) - bad
@@ -83,13 +83,13 @@ def naive_pillar(newest, log, inner, going, bad):
     whole = set(range(newest + 1)) <= stays
     if whole or not good:
         return -1
-    spare = min(good)  # not needed if the first commit that stays has a checkpoint of its own
+    spare = min(good)  # not needed if the first retained commit has its own checkpoint
     both = spare + 1 in good and spare not in stays
     return spare + 1 if both else spare
 
 
 def naive_versions(newest, commits, bases):
-    """What can be rebuilt: a checkpoint itself, or a commit on top of what can be."""
+    """The versions that can be rebuilt: a checkpoint, or a commit after such a version."""
     found = set()
     for version in range(newest + 1):
         on_top = version in commits and (version == 0 or version - 1 in found)
@@ -99,7 +99,7 @@ def naive_versions(newest, commits, bases):
 
 
 @pytest.mark.promise("cleanup.keeps_what_it_promises")
-def test_what_goes_is_what_the_rules_say():
+def test_deleted_files_equal_the_naive_rules():
     seed = first_seed()
     rng = random.Random(seed)
     deleted = kept = 0
@@ -122,7 +122,7 @@ def test_what_goes_is_what_the_rules_say():
         check_what_stays(newest, log, inner, found, going, verified, bad)
         deleted += len(going)
         kept += len(log) + len(inner) - len(going)
-    assert min(deleted, kept) > LOGS  # else it was no test
+    assert min(deleted, kept) > LOGS  # otherwise nothing was tested
 
 
 def check_what_stays(newest, log, inner, found, going, verified, bad):
@@ -140,12 +140,12 @@ def check_what_stays(newest, log, inner, found, going, verified, bad):
     assert list(found.versions) == sorted(versions)
     assert set(find_readable_versions(left, newest)) == naive_versions(newest, left.commits, there)
     if newest not in versions:
-        return  # damaged before: cleaning up is refused before it comes to this
+        return  # damaged before: cleanup is refused earlier
     first = newest
     while first - 1 in versions:
         first -= 1
     assert found.earliest_version == first
-    for version in versions:  # what is promised rests on 0, or on a checkpoint that is named
+    for version in versions:  # retained versions depend on version 0 or on a named checkpoint
         base = max((b for b in bases if b <= version), default=0)
         assert base == 0 or base in versions
     free = naive_versions(newest, left.commits, set())

@@ -1,4 +1,4 @@
-"""The row decoder reads many lines with one call: as one by one, and as a naive reader does."""
+"""The row decoder decodes many lines in one call, with the result of decoding each line alone."""
 
 import json
 
@@ -65,7 +65,7 @@ def one_by_one(texts):
 
 @settings(max_examples=cases(300), deadline=None)
 @given(st.lists(add_lines(), min_size=1, max_size=8))
-def test_members_are_those_of_a_naive_reader(adds):
+def test_map_members_equal_a_naive_reader(adds):
     decoded = decode_lines([line for _, line in adds], ACTIONS)
     table = build_action_table(ACTIONS, "add", *decoded["add"])
     flat = flatten_map_columns(table, [*KEYS, *KEYS])
@@ -123,14 +123,14 @@ def comparable(decoded):
 
 @settings(max_examples=cases(300), deadline=None)
 @given(st.lists(LINES, max_size=6))
-def test_many_lines_are_decoded_as_one_by_one_or_not_at_all(texts):
+def test_batch_decoding_equals_line_by_line_or_is_declined(texts):
     together = decode_lines(texts, ACTIONS)
     if together is not None:
         assert comparable(together) == comparable(one_by_one(texts))
 
 
-def test_lines_are_decoded_together():
-    """The lines of most logs take the fast path: the test above would pass without one."""
+def test_regular_lines_are_decoded_as_a_batch():
+    """The lines of most logs take the fast path. The test above would pass without one."""
     lines = [
         b'{"add":{"path":"a","size":1,"modificationTime":1}}',
         b'{"commitInfo":{}}',
@@ -139,7 +139,7 @@ def test_lines_are_decoded_together():
     assert [len(rows) for rows, _ in decode_lines(lines, ACTIONS).values()] == [3, 3]
 
 
-def test_a_corrupt_line_among_many_is_named(tmp_path):
+def test_corrupt_line_among_many_is_named(tmp_path):
     path = small_table.write(str(tmp_path / "table"))
     log = tmp_path / "table" / "_transaction_log"
     name = max(file.name for file in log.iterdir() if file.suffix == ".json")
@@ -161,8 +161,8 @@ GOOD = b'{"add":{"path":"%s","size":1,"modificationTime":1}}'
         [GOOD % b"a" + b" " + GOOD % b"b", GOOD[:-1] % b"c", b"}"],
     ],
 )
-def test_as_many_objects_as_lines_are_not_one_in_each(texts):
-    """msgspec reads objects from lines whether or not each of them is on a line of its own."""
+def test_objects_that_span_lines_are_refused(texts):
+    """msgspec decodes a sequence of objects even if they are not one per line."""
     assert decode_lines(texts, ACTIONS) is None
     window = LineBuffer(1 << 20)
     window.append("file", 1, b"\n".join([GOOD % b"first", *texts, GOOD % b"last", b""]))
@@ -170,7 +170,7 @@ def test_as_many_objects_as_lines_are_not_one_in_each(texts):
         decode_buffer(window)
 
 
-def test_as_many_commit_infos_as_lines_are_not_one_in_each():
+def test_commit_infos_that_span_lines_are_refused():
     info = b'{"commitInfo":{"timestamp":5}}'
     files = [info] * 7 + [info + info, b'{"commitInfo":', b'{"commitInfo":{}}}']
     window = LineBuffer(1 << 20)
@@ -179,8 +179,8 @@ def test_as_many_commit_infos_as_lines_are_not_one_in_each():
         decode_buffer(window)
 
 
-def test_statistics_are_those_of_their_own_file():
-    """Texts that are no JSON by themselves, but are if they are joined with others."""
+def test_invalid_statistics_are_not_joined_with_their_neighbours():
+    """Texts that are no JSON by themselves, but would be if joined with others."""
     texts = ['{"numRecords":1},{"numRecords":2}', '{"x":"', '"}', '{"numRecords":3}']
     for separator in (",", "\n"):
         stats = [text.replace("},{", "}" + separator + "{") for text in texts]

@@ -1,8 +1,8 @@
-"""The schema decoder says of every line what the row decoder says, or leaves the line to it.
+"""The schema decoder agrees with the row decoder on every line, or leaves the line to it.
 
-Lines are generated with fields in any order, optional fields, odd values and odd spellings, and
-some of them are damaged. Blocks of two lines count as large, so that a few lines are enough to
-reach every way through the decoder.
+Lines are generated with fields in any order, optional fields, unusual values and spellings, and
+some of them are damaged. Blocks of two lines count as large, so that a few lines reach every path
+through the decoder.
 """
 
 import json
@@ -80,7 +80,7 @@ SPICE += [b'}}{"add":{"path":"b","size":1,"modificationTime":1}}', b"[" * 3000, 
 
 
 class Lines:
-    """Generates the lines of one log: which odd things it has is chosen once, for all of them."""
+    """Generates the lines of one log, with irregularities chosen once per log."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -207,7 +207,7 @@ def small_blocks(monkeypatch):
 
 
 def rows_of(columns, count):
-    """The values of each row by column; a column without a value is like none."""
+    """The values of each row by column. A column without values counts as absent."""
     table = pa.table({name: _plain(column) for name, column in columns.items()})
     found = table.to_pylist() if columns else [{}] * count
     return [{k: v for k, v in row.items() if v is not None} for row in found]
@@ -230,7 +230,7 @@ def all_keys(value):
 
 
 def expected_rows(texts, action, fields):
-    """What the row decoder says of lines that hold one action."""
+    """The row decoder's result for lines that hold one action."""
     decoded = [decode_line(text, "", 0, fields) for text in texts]
     assert {name for name, _ in decoded} <= {action}
     table = build_action_table(fields, action, range(len(texts)), [value for _, value in decoded])
@@ -247,7 +247,7 @@ def check(lines, fields):
     data = bytearray(b"\n".join([*lines, b""]))
     matches, left = schema_decoder.decode_by_schema(memoryview(data), fields)
     if matches:
-        data[:] = bytes(len(data))  # the buffer is used for other lines afterwards
+        data[:] = bytes(len(data))  # the buffer is reused for other lines afterwards
     assert left.num_lines == len(lines)
     assert [text[:-1] for text in left.texts.to_pylist()] == [
         lines[i] for i in left.rows.to_pylist()
@@ -265,7 +265,7 @@ def check(lines, fields):
 @pytest.mark.promise("snapshot.decoders_agree")
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("fields", [ACTIONS, DELTA_ACTIONS], ids=["indextables", "delta"])
-def test_lines_mean_what_the_row_decoder_says(fields):
+def test_schema_decoder_equals_row_decoder(fields):
     first = first_seed()
     num_lines = num_decoded = 0
     for seed in range(first, first + cases(400)):
@@ -274,7 +274,7 @@ def test_lines_mean_what_the_row_decoder_says(fields):
         lines = damage(rng, Lines(rng).make(rng.randrange(1, 30)))
         num_lines += len(lines)
         num_decoded += check(lines, fields)
-    assert num_decoded > num_lines / 3  # else nothing was compared
+    assert num_decoded > num_lines / 3  # otherwise nothing was compared
 
 
 def outcome(data, *, columnar):
@@ -297,7 +297,7 @@ def outcome(data, *, columnar):
 
 
 @pytest.mark.promise("snapshot.decoders_agree")
-def test_a_log_has_the_same_actions_or_the_same_error(monkeypatch):
+def test_logs_give_the_same_actions_or_the_same_error(monkeypatch):
     monkeypatch.setattr(decoder, "SCHEMA_MIN_LINES", 50)
     first = first_seed()
     for seed in range(first, first + cases(60)):
@@ -340,7 +340,7 @@ ODD_ADDS = [
 
 @pytest.mark.parametrize("odd", ODD_ADDS, ids=range(len(ODD_ADDS)))
 @pytest.mark.parametrize("last", [False, True])
-def test_odd_lines_are_left_to_the_row_decoder(odd, last):
+def test_irregular_lines_are_left_to_the_row_decoder(odd, last):
     regular = [ADD % number for number in range(300)]
     lines = regular + odd if last else regular[:200] + odd + regular[200:]
     matches, left = schema_decoder.decode_by_schema(b"\n".join([*lines, b""]), ACTIONS)
@@ -357,7 +357,7 @@ def decodes(text):
         return False
 
 
-def test_lines_with_a_field_that_few_have_are_decoded():
+def test_lines_with_a_rare_field_are_decoded():
     """A field that no sample has is learned when a block of lines is rejected."""
     lines = [ADD % number for number in range(2000)]
     lines[999] = ADD.replace(b'"v"', b'"v","rare":"x"') % 999
@@ -365,12 +365,12 @@ def test_lines_with_a_field_that_few_have_are_decoded():
     assert check(lines, ACTIONS) == 2000 - 1  # the tag has a brace
 
 
-def test_lines_of_which_each_has_fields_of_its_own_are_left_to_the_row_decoder():
+def test_lines_with_distinct_fields_are_left_to_the_row_decoder():
     lines = [ADD.replace(b'"v"', b'"v","k%d":"x"' % number) % number for number in range(2000)]
     assert check(lines, ACTIONS) == 0
 
 
-def test_most_lines_of_a_log_with_some_odd_ones_are_decoded():
+def test_regular_lines_among_some_irregular_ones_are_decoded():
     odd = ADD.replace(b'"v"', b"5")
     lines = [(odd if number % 1000 == 7 else ADD) % number for number in range(8000)]
     assert check(lines, ACTIONS) >= 8000 - 8 * 128
@@ -393,7 +393,7 @@ ODD_STATS = [
 
 @pytest.mark.parametrize("odd", ODD_STATS, ids=range(len(ODD_STATS)))
 @pytest.mark.parametrize("bounds", [False, True])
-def test_odd_statistics_are_those_of_the_row_decoder(odd, bounds):
+def test_irregular_statistics_equal_the_row_decoder(odd, bounds):
     add = ADD.replace(b"1.5", b'1.5,"stats":%b')
     regular = ['{"x":1.5,"minValues":{"id":1.50}}'] if bounds else ['{"x":1.5,"numRecords":1}']
     texts = regular * 300 + odd + regular * 5
@@ -402,7 +402,7 @@ def test_odd_statistics_are_those_of_the_row_decoder(odd, bounds):
 
 
 @pytest.mark.parametrize("key", ["tags", 'q\\"tags'])
-def test_the_text_of_a_field_is_not_that_of_another_one(key):
+def test_raw_text_of_a_field_is_not_taken_from_another_field(key):
     other = f'{{"{key}":{{"a":"other"}}}}'.encode()
     lines = [ADD.replace(b"1.5", other + b',"tags":{"b":"mine"}') % i for i in range(300)]
     assert check(lines, ACTIONS) == 0
@@ -411,7 +411,7 @@ def test_the_text_of_a_field_is_not_that_of_another_one(key):
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_log_without_a_shape_is_decoded_in_columns(large):
+def test_log_without_a_line_template_is_decoded_columnar(large):
     """The comparison of whole logs above would pass if all lines went to the row decoder."""
     rng = random.Random(5)
     fields = {"path": "a", "size": 1, "modificationTime": 2, "tags": {"a": "b"}, "numRecords": 3}
@@ -429,8 +429,8 @@ def test_a_log_without_a_shape_is_decoded_in_columns(large):
     assert table["seq"].to_pylist() == list(range(1, 1001))
 
 
-def test_an_action_that_is_null_is_left_to_the_row_decoder():
-    """Also in a format that requires no field."""
+def test_null_action_is_left_to_the_row_decoder():
+    """Also in a format without required fields."""
     fields = ActionFields({"add": {"size": FieldKind.INT}, "remove": {}, "commitInfo": {}})
     lines = [b'{"add":{"size":%d}}' % number for number in range(300)] + [b'{"add":null}']
     matches, left = schema_decoder.decode_by_schema(b"\n".join([*lines, b""]), fields)

@@ -1,4 +1,4 @@
-"""Generated splits and queries, beside tantivy's own documents and a naive search."""
+"""Generated splits and queries, against tantivy's own documents and a naive search."""
 
 import random
 import re
@@ -27,7 +27,7 @@ WORDS = ["spark", "sql", "lake", "Table", "wörk", "x1", "run"]
 
 @pytest.mark.promise("splits.rows_are_complete")
 @pytest.mark.parametrize("seed", range(cases(12)))
-def test_rows_are_those_that_were_written(tmp_path, seed):
+def test_rows_equal_the_written_rows(tmp_path, seed):
     print("seed", seed)
     chance = random.Random(seed)
     nested = chance.random() < 0.3
@@ -57,7 +57,7 @@ def test_rows_are_those_that_were_written(tmp_path, seed):
 
 
 @pytest.mark.promise("splits.rows_are_complete")
-def test_the_columnar_decoder_agrees_with_tantivy(tmp_path):
+def test_columnar_decoder_equals_tantivy(tmp_path):
     rows = make_rows(77, 700)
     with open_split(tmp_path, make_split(FIELDS, [rows])) as files:
         decoder = RowDecoder(files, SCHEMA)
@@ -80,7 +80,7 @@ def tokens(column, text):
 
 
 def random_query(chance, depth=0):
-    """A query as text, and the test that a row has to pass."""
+    """A query as text, and the equivalent test of a row."""
     kind = chance.random()
     if depth < 3 and kind < 0.5:
         left, left_test = random_query(chance, depth + 1)
@@ -124,7 +124,7 @@ def random_query(chance, depth=0):
 
 
 @pytest.mark.promise("splits.search_is_exact")
-def test_a_search_finds_what_a_naive_search_finds(tmp_path):
+def test_search_equals_a_naive_search(tmp_path):
     chance = random.Random(5)
     rows = [
         {
@@ -154,8 +154,8 @@ def test_a_search_finds_what_a_naive_search_finds(tmp_path):
     assert hits > 100
 
 
-def test_the_own_index_agrees_with_the_index_that_the_split_came_from(tmp_path):
-    """The splits of these tests are made by the same tantivy, so their own terms can be asked."""
+def test_term_dictionary_search_equals_tantivy(tmp_path):
+    """The splits of these tests are written by tantivy, so its index can be queried."""
     from support.split_bundles import write_index
 
     rows = make_rows(9, 300)

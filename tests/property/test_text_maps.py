@@ -1,4 +1,4 @@
-"""Maps of text such as `tags` are parsed together: as one by one, or not at all."""
+"""String maps such as `tags` are parsed as a batch with the result of parsing each alone."""
 
 import json
 
@@ -25,7 +25,7 @@ NOT_MAPS += [
 
 
 def maps_of(texts):
-    """JSON objects with members in any number, also with a key twice."""
+    """JSON objects with any number of members, including duplicate keys."""
 
     def to_json(members, escaped):
         encoded = [[json.dumps(text, ensure_ascii=escaped) for text in each] for each in members]
@@ -45,14 +45,14 @@ def one_by_one(texts):
     st.lists(maps_of(TEXTS), min_size=1, max_size=4)
     | st.lists(maps_of(ODD_TEXTS) | st.sampled_from(NOT_MAPS), min_size=1, max_size=4)
 )
-def test_maps_parsed_together_are_those_parsed_one_by_one(texts):
+def test_batch_parsing_of_maps_equals_parsing_one_by_one(texts):
     array = make_array(texts, pa.string())
     for parse in (file_table._split_plain_maps, file_table._parse_text_maps):
         together = parse(array)
         assert together is None or together.equals(one_by_one(texts))
 
 
-def test_maps_are_parsed_together():
+def test_maps_are_parsed_as_a_batch():
     """The test above would pass without a fast path."""
     plain = ['{"a":"b"}', '{"a":"","b c":"d,e"}']
     assert file_table._split_plain_maps(make_array(plain, pa.string())) is not None

@@ -1,4 +1,4 @@
-"""What a forked child does without polars gives the same as with it."""
+"""The implementations for forked children, without polars, give the same results as with it."""
 
 from decimal import Decimal
 
@@ -40,7 +40,7 @@ def mask(found, count):
 
 @settings(max_examples=cases(300))
 @given(histories())
-def test_survivors(given_):
+def test_reconciliation_without_polars(given_):
     live, adds, removes = given_
     slim = [pl.DataFrame(pl.from_arrow(table)) for table in (adds, removes)]
     with_polars = reconciliation.reconcile(pl.Series(pl.from_arrow(live), dtype=pl.String), *slim)
@@ -51,7 +51,7 @@ def test_survivors(given_):
 
 @settings(max_examples=cases(200))
 @given(st.lists(st.none() | st.text("abr/:é.", max_size=8)))
-def test_keys(paths):
+def test_file_keys_without_polars(paths):
     paths = [None if path is None else f"{path}" for path in paths] + [
         "r:/b//a",
         "/abr/r/a",
@@ -66,7 +66,7 @@ def test_keys(paths):
 
 @settings(max_examples=cases(200))
 @given(st.lists(st.tuples(st.none() | KEYS, st.sampled_from([0.0, -0.0, 1.5, None])), min_size=1))
-def test_rows_by_key(found):
+def test_rows_by_key_without_polars(found):
     keys = pa.table(
         [
             pa.array([a for a, _ in found], pa.string()),
@@ -88,7 +88,7 @@ def test_rows_by_key(found):
     st.lists(st.none() | st.integers(-60, 60)),
     st.sampled_from(["left", "right"]),
 )
-def test_places_of_decimals(values, among, side):
+def test_search_sorted_decimals_without_polars(values, among, side):
     kind = pa.decimal128(9, 1)
     sorted_ = pa.array([Decimal(value) / 10 for value in sorted(values)], kind)
     bounds = pa.array([None if b is None else Decimal(b) / 10 for b in among], kind)

@@ -23,7 +23,7 @@ DIFFERENCES = [
         "An action of unknown type is an error (section 3), or is ignored (protocol)",
         "They are ignored",
         "A newer writer announces what readers must know by the protocol version",
-        "faults/test_bad_input.py::test_what_is_harmless_stays_readable",
+        "faults/test_damaged_commits.py::test_harmless_deviations_remain_readable",
     ),
     Difference(
         "Log",
@@ -43,7 +43,7 @@ DIFFERENCES = [
         "If a file cannot be decompressed, it is read as plain JSON",
         "`LogCorrupt` names the file",
         "A damaged file read as something else would be a wrong table instead of an error",
-        "unit/test_envelope.py::test_garbage_behind_a_known_codec_byte_is_refused",
+        "unit/test_compression.py::test_garbage_after_a_known_codec_byte_is_refused",
     ),
     Difference(
         "Compression",
@@ -51,7 +51,7 @@ DIFFERENCES = [
         "They are, unless `transaction.compression.minSize` is set",
         "One add shrinks 1.5 times only, but the checksum of gzip covers the whole file; that of a"
         " commit leaves out its first line",
-        "unit/test_settings.py::test_changing_a_setting_changes_what_it_says",
+        "unit/test_settings.py::test_changing_a_setting_has_its_documented_effect",
     ),
     Difference(
         "Compression",
@@ -65,28 +65,28 @@ DIFFERENCES = [
         "`CompressionUtils` with `isCompressed`, `detectCodec`, `readTransactionFile` and others",
         "No public functions on single files; the log line `commit_read` tells codec and sizes",
         "What is public has to stay as it is; users read tables, not files",
-        "unit/test_log_lines.py::test_codec_and_sizes_of_commits_are_told",
+        "unit/test_log_lines.py::test_codec_and_sizes_of_commits_are_logged",
     ),
     Difference(
         "Checkpoints",
         "Checkpoints are JSON only (section 3), or Parquet (compaction design)",
         "`checkpoint.format` chooses; both by default",
         "Old readers need JSON; a Parquet checkpoint is read by column and by row group",
-        "unit/test_settings.py::test_changing_a_setting_changes_what_it_says",
+        "unit/test_settings.py::test_changing_a_setting_has_its_documented_effect",
     ),
     Difference(
         "Checkpoints",
         "A checkpoint at every version that is a multiple of the interval (section 3)",
         "One as soon as the last one is an interval back (compaction design)",
         "A writer that skips the multiple, or fails there, must not leave the log without",
-        "concurrency/test_checkpoint_trigger.py::test_who_makes_it",
+        "concurrency/test_checkpoint_trigger.py::test_checkpoint_is_due_at_the_interval",
     ),
     Difference(
         "Checkpoints",
         "Parquet checkpoints follow the layout of Delta",
         "Typed columns of their own, and a manifest with checksums and statistics per row group",
         "Typed, sorted columns are what lets a scan read a fraction of a checkpoint",
-        "unit/test_parquet_checkpoint.py::test_a_selective_plan_takes_few_requests",
+        "unit/test_parquet_checkpoint.py::test_selective_plan_needs_few_requests",
     ),
     Difference(
         "Checkpoints",
@@ -111,14 +111,14 @@ DIFFERENCES = [
         "`checkpoint.retention` keeps 30 commits (compaction design), or age decides (section 3)",
         "Both must permit a deletion; the default of 30 yields to a duration that was set",
         "Whoever sets a duration of an hour has not asked for 30 commits to be kept",
-        "integration/test_cleanup.py::test_thirty_commits_are_kept_unless_somebody_says_otherwise",
+        "integration/test_cleanup.py::test_thirty_commits_are_kept_by_default",
     ),
     Difference(
         "Reading",
         "`listFiles` may answer with a state that is 5 s old",
         "0 s by default; `max_staleness` or `transaction.cache.maxStalenessSeconds` allow more",
         "A reader should see a commit that was acknowledged before it asked",
-        "unit/test_table.py::test_a_little_stale_is_allowed_when_asked_for",
+        "unit/test_table.py::test_max_staleness_allows_a_stale_snapshot",
     ),
     Difference(
         "Reading",
@@ -131,7 +131,7 @@ DIFFERENCES = [
         "`checkpoint.parallelism` is 4 for every store",
         "4, except that obstore reads 64 objects at a time unless the setting is given",
         "obstore needs no thread for a request; a value that is set is a ceiling on every store",
-        "unit/test_settings.py::test_changing_a_setting_changes_what_it_says",
+        "unit/test_settings.py::test_changing_a_setting_has_its_documented_effect",
     ),
     Difference(
         "Reading",
@@ -144,7 +144,7 @@ DIFFERENCES = [
         "Files are pruned by DuckDB queries",
         'By Arrow kernels; `scan(…, engine="duckdb")` runs the query of `plan.sql`',
         "The same files in a fraction of the time (decision 4)",
-        "unit/test_sql_plan.py::test_the_query_gives_the_files_of_the_plan",
+        "unit/test_sql_plan.py::test_sql_query_selects_the_files_of_the_plan",
     ),
     Difference(
         "Reading",
@@ -157,8 +157,8 @@ DIFFERENCES = [
         "Temporary files, then a rename",
         "Put-if-absent in a fixed order, the pointer last",
         "Object stores have no rename (decision 10)",
-        "faults/test_repair_kill.py::"
-        "test_killed_at_any_point_nothing_half_opens_and_the_next_run_finishes",
+        "faults/test_killed_repair.py::"
+        "test_killed_repair_leaves_no_partial_log_and_a_rerun_finishes",
     ),
     Difference(
         "Repair",
@@ -171,14 +171,14 @@ DIFFERENCES = [
         "INFO for every commit with its sizes",
         "DEBUG (`commit_landed`)",
         "A line per commit at INFO would drown the lines about checkpoints and clean-up",
-        "unit/test_log_lines.py::test_codec_and_sizes_of_commits_are_told",
+        "unit/test_log_lines.py::test_codec_and_sizes_of_commits_are_logged",
     ),
     Difference(
         "Log lines",
         "A switch `debugEnabled`",
         "The level of the logger `arrowlog` or of one below it",
         "This is what levels are for",
-        "unit/test_log_lines.py::test_lines_that_are_not_enabled_format_nothing",
+        "unit/test_log_lines.py::test_disabled_log_levels_create_no_records",
     ),
     Difference(
         "Spark and stores",

@@ -1,4 +1,4 @@
-"""Which Parquet files `add_parquet` takes: those that all readers can read as the table's rows."""
+"""Parquet files that `add_parquet` accepts: those that all readers can read as table rows."""
 
 import subprocess
 import sys
@@ -99,7 +99,7 @@ def put(table, rows, name="f.parquet", **options):
 
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.parametrize("verify", [True, False])
-def test_what_no_reader_could_read_is_refused_by_the_footer(table, case, verify):
+def test_unreadable_column_types_are_refused_by_the_footer(table, case, verify):
     rows, reason = REFUSED[case]
     put(table, rows)
     with pytest.raises(arrowlog.InvalidRequest, match=rf"f\.parquet cannot be read.*{reason}"):
@@ -107,7 +107,7 @@ def test_what_no_reader_could_read_is_refused_by_the_footer(table, case, verify)
 
 
 @pytest.mark.parametrize("case", BY_VALUES)
-def test_what_only_the_values_tell_is_refused_by_them(table, case):
+def test_unreadable_values_are_refused_when_verified(table, case):
     rows, reason = BY_VALUES[case]
     put(table, rows)
     with pytest.raises(arrowlog.InvalidRequest, match=rf"f\.parquet cannot be read.*{reason}"):
@@ -115,7 +115,7 @@ def test_what_only_the_values_tell_is_refused_by_them(table, case):
     assert arrowlog.add_parquet(table, "f.parquet", verify=False).num_records == 1
 
 
-def test_integers_without_statistics_are_read(table):
+def test_integers_without_statistics_are_verified_by_reading(table):
     put(table, {"id": pa.array([1 << 63], pa.uint64())}, write_statistics=False)
     with pytest.raises(
         arrowlog.InvalidRequest, match=r"'id' \(uint64\) has values that do not fit"
@@ -123,14 +123,14 @@ def test_integers_without_statistics_are_read(table):
         arrowlog.add_parquet(table, "f.parquet")
 
 
-def test_a_column_that_is_there_twice_is_refused(table):
+def test_duplicate_column_is_refused(table):
     for names in (["id", "id"], ["id", "ID"]):
         put(table, pa.Table.from_arrays([pa.array([1]), pa.array([2])], names))
         with pytest.raises(arrowlog.InvalidRequest, match="the column 'id' twice"):
             arrowlog.add_parquet(table, "f.parquet")
 
 
-def test_columns_of_the_table_that_differ_by_case_alone_are_two_columns(root):
+def test_table_columns_that_differ_by_case_are_distinct(root):
     schema = pa.schema([("id", pa.int64()), ("ID", pa.int64())])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
     table = arrowlog.Table(root)
@@ -138,7 +138,7 @@ def test_columns_of_the_table_that_differ_by_case_alone_are_two_columns(root):
     assert arrowlog.add_parquet(table, "f.parquet").num_records == 1
 
 
-def test_a_damaged_text_page_is_refused(table):
+def test_damaged_string_page_is_refused(table):
     put(table, {"s": [f"{i:04}" for i in range(5000)]}, use_dictionary=False, data_page_size=4000)
     with open(f"{table.uri}/f.parquet", "r+b") as file:
         file.seek(20_000)  # not in the first page
@@ -148,7 +148,7 @@ def test_a_damaged_text_page_is_refused(table):
 
 
 @pytest.mark.parametrize("case", TAKEN)
-def test_what_is_taken_is_read_by_every_reader(table, case):
+def test_accepted_files_are_read_by_every_reader(table, case):
     rows = pa.table(TAKEN[case])
     put(table, rows)
     table.append([arrowlog.add_parquet(table, "f.parquet")])
@@ -180,8 +180,8 @@ print("refused", refused)
 
 
 @pytest.mark.thorough
-def test_no_damage_to_a_footer_ends_the_process(root):
-    """pyarrow aborts if statistics are asked for whose part of the footer is damaged."""
+def test_damaged_footer_does_not_abort_the_process(root):
+    """pyarrow aborts when statistics in a damaged part of the footer are read."""
     done = subprocess.run(
         [sys.executable, "-c", FOOTERS, str(root)], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Adds as users give them: what is checked before anything is written."""
+"""Adds given by users: validation before anything is written."""
 
 import datetime as dt
 import decimal
@@ -42,7 +42,7 @@ def good(**fields):
     return add_file("a", {"day": "2024-01-01"}, **GOOD | fields)
 
 
-def test_an_add_as_it_stands_in_the_log():
+def test_add_is_encoded_as_in_the_log():
     add = add_file(
         "day=1/a",
         {"day": dt.date(2024, 1, 31)},
@@ -78,7 +78,7 @@ def test_an_add_as_it_stands_in_the_log():
     ]
 
 
-def test_names_in_the_log_are_checked_like_our_own():
+def test_log_field_names_are_validated_like_arguments():
     ours = add_file("a", {"day": None}, size=1, min_values={"id": 1}, num_records=2)
     assert (
         add_file("a", partitionValues={"day": None}, size=1, minValues={"id": 1}, numRecords=2)
@@ -102,7 +102,7 @@ def test_names_in_the_log_are_checked_like_our_own():
         (lambda: parse_add({"path": "a", "minValues": 5}, "adds[0]"), "Pass a map"),
     ],
 )
-def test_what_is_no_add(make, said):
+def test_invalid_adds_are_refused(make, said):
     with pytest.raises(InvalidRequest, match=said):
         make()
 
@@ -139,28 +139,28 @@ def test_what_is_no_add(make, said):
         (add_file("a", {"day": object()}, **GOOD), "type object cannot be stored"),
     ],
 )
-def test_what_an_add_may_not_say(add, said):
+def test_invalid_add_fields_are_refused(add, said):
     with pytest.raises(InvalidRequest, match=said):
         check(good(), Add("b", *[getattr(add, n) for n in Add.__slots__[1:]]))
 
 
-def test_a_file_is_added_once_in_a_commit():
+def test_duplicate_add_in_one_commit_is_refused():
     with pytest.raises(InvalidRequest, match=r"adds\[1\] \(a\) is a duplicate"):
         check(good(), good())
 
 
-def test_tables_without_partitions_say_so():
+def test_partition_values_for_an_unpartitioned_table_are_refused():
     with pytest.raises(InvalidRequest, match="The table is not partitioned"):
         validate_adds([good()], Metadata("t", format_spark_schema(SCHEMA)), SCHEMA)
 
 
 @pytest.mark.parametrize("value", [None, "", "__HIVE_DEFAULT_PARTITION__"])
-def test_partitions_without_a_value_are_null(value):
+def test_empty_partition_values_are_null(value):
     assert check(add_file("a", {"day": value}, **GOOD))[0]["partitionValues"] == {"day": None}
 
 
-def test_bounds_that_are_no_numbers_are_left_to_the_reader():
-    """Unknown keeps the file, so NaN and infinity may stand there."""
+def test_nan_and_infinite_bounds_are_accepted():
+    """Readers treat NaN and infinite bounds as unknown and keep the file."""
     found = check(good(min_values={"f": float("-inf")}, max_values={"f": float("nan")}))
     assert found[0]["minValues"] == {"f": "-inf"}
     assert check(good(min_values={"blob": "x"}, max_values={"blob": "a"}))[0]["maxValues"]
@@ -191,7 +191,7 @@ SPELLED = [ROOT, f"file://{ROOT}"]
         "/data/tables/x",
     ],
 )
-def test_paths_that_are_not_in_the_table(path):
+def test_external_paths_are_refused(path):
     with pytest.raises(InvalidRequest, match="adds"):
         relative_data_path(path, ROOT, SPELLED, "adds[0]")
 
@@ -207,12 +207,12 @@ def test_paths_that_are_not_in_the_table(path):
         ("x\ny", "x\ny"),
     ],
 )
-def test_paths_in_the_table(path, key):
+def test_paths_inside_the_table_are_made_relative(path, key):
     assert relative_data_path(path, ROOT, SPELLED, "adds[0]") == key
 
 
 @given(st.text(alphabet="./a:\n\\ é", max_size=8))
-def test_a_path_that_is_taken_can_be_read(path):
+def test_accepted_paths_can_be_read(path):
     """A commit with a path its readers refuse would make the table unreadable."""
     from arrowlog import testing
     from arrowlog.decode.decoder import LineBuffer, decode_buffer
@@ -255,11 +255,11 @@ def test_a_path_that_is_taken_can_be_read(path):
         ),
     ],
 )
-def test_values_as_text(value, kind, text):
+def test_values_are_encoded_as_log_text(value, kind, text):
     assert to_log_text(value, kind) == text
 
 
-def test_scalars_of_other_libraries_are_values():
+def test_scalars_of_other_libraries_are_accepted():
     class Scalar:
         def item(self):
             return 0.5

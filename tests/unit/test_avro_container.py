@@ -1,4 +1,4 @@
-"""Avro containers: every kind of damage is found, every codec is read, nothing is allocated."""
+"""Avro containers: every damage is detected, every codec is read, allocation is bounded."""
 
 import json
 import random
@@ -56,7 +56,7 @@ def test_every_codec_is_read(codec):
     ]
 
 
-def test_a_file_without_blocks_has_no_rows():
+def test_file_without_blocks_has_no_rows():
     table = decode(naive_avro.container(ENTRY, []))
     assert table.num_rows == 0
     assert table.schema.names == ["path", "size"]
@@ -73,7 +73,7 @@ def corrupt(data, match, columns=None, limit=LIMIT):
     assert raised.value.file == "m.avro"
 
 
-def test_damage_outside_the_records_is_found():
+def test_damage_outside_the_records_is_detected():
     good = naive_avro.container(ENTRY, [(1, entry()), (1, entry())])
     corrupt(b"", "begin like an Avro container")
     corrupt(b"Obj\x02" + good[4:], "begin like an Avro container")
@@ -88,19 +88,19 @@ def test_damage_outside_the_records_is_found():
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 1 << 40, -1])
-def test_a_wrong_number_of_records_is_found(count):
+def test_wrong_number_of_records_is_detected(count):
     data = naive_avro.container(ENTRY, [(count, entry() + entry())])
     corrupt(data, "number of records|does not end with")
 
 
-def test_a_record_across_two_blocks_is_found():
-    """The bytes would be right if the boundary of the blocks were not there."""
+def test_record_across_two_blocks_is_detected():
+    """The bytes would be right without the block boundary."""
     both = entry("abcdefgh") + entry("ijklmnop")
     data = naive_avro.container(ENTRY, [(1, both[:14]), (1, both[14:])])
     corrupt(data, "number of records|does not end with")
 
 
-def test_a_guess_is_proven_only_if_each_record_begins_where_the_one_before_ends():
+def test_guessed_record_boundaries_must_be_contiguous():
     group = BlockMemory().join([bytes(6), bytes(4)], [3, 1], "m.avro")
     right = np.array([0, 2, 4, 6]), np.array([2, 4, 6, 10])
     assert group.is_proven(*right)
@@ -111,12 +111,12 @@ def test_a_guess_is_proven_only_if_each_record_begins_where_the_one_before_ends(
     assert not group.is_proven(np.array([0, 2, 4, 5]), np.array([2, 4, 5, 10]))
 
 
-def test_bytes_after_the_last_record_are_found():
+def test_bytes_after_the_last_record_are_detected():
     corrupt(naive_avro.container(ENTRY, [(1, entry() + b"\0")]), "does not end|number of records")
 
 
 @pytest.mark.parametrize("codec", ["deflate", "snappy", "zstandard", "zstandard-stream"])
-def test_bombs_are_refused_by_their_size(codec):
+def test_decompression_bombs_are_refused(codec):
     body = entry("x" * 100_000)
     data = naive_avro.container(ENTRY, [(1, body)], codec)
     assert len(rows(data)) == 1
@@ -131,7 +131,7 @@ def test_plain_blocks_count_towards_the_limit():
 
 
 @pytest.mark.parametrize("codec", ["deflate", "snappy", "zstandard", "zstandard-stream"])
-def test_damaged_streams_are_found(codec):
+def test_damaged_compressed_streams_are_detected(codec):
     packed = naive_avro.pack(codec, entry("x" * 50) * 20)
     name = codec.partition("-")[0].encode()
 
@@ -144,7 +144,7 @@ def test_damaged_streams_are_found(codec):
         corrupt(with_body(body), "Avro file is damaged")
 
 
-def test_a_checksum_of_snappy_is_verified():
+def test_snappy_checksum_is_verified():
     packed = naive_avro.pack("snappy", entry())
     wrong = packed[:-1] + bytes([packed[-1] ^ 1])
     head = naive_avro.container(ENTRY, [], "snappy")
@@ -157,7 +157,7 @@ def unsupported(data, match, columns=None):
     assert raised.value.file == "m.avro"
 
 
-def test_what_a_newer_writer_may_do_is_unsupported_and_not_damaged():
+def test_features_of_newer_writers_raise_unsupported():
     unsupported(
         naive_avro.container(ENTRY, [], header={"avro.codec": b"bzip2"}), "the codec 'bzip2'"
     )
@@ -190,13 +190,13 @@ def test_what_a_newer_writer_may_do_is_unsupported_and_not_damaged():
         '{"type":"array"}',
     ],
 )
-def test_schemas_that_are_none(text):
+def test_invalid_schemas_are_refused(text):
     with pytest.raises(SchemaError):
         parse_schema(text)
 
 
-def test_a_schema_whose_types_multiply_is_refused():
-    """Each type has two of the one before it: a value of the last would have 2**40 bytes."""
+def test_exponentially_nested_schema_is_refused():
+    """Each type contains two of the previous: a value of the last one would have 2**40 bytes."""
     kind = {"type": "record", "name": "T0", "fields": [{"name": "x", "type": "int"}]}
     for level in range(1, 20):
         first = {"name": "a", "type": kind}
@@ -213,20 +213,20 @@ def test_namespaces_are_resolved():
     assert [item.type.kind for item in parse_schema(json.dumps(schema)).fields[1:]] == ["enum"] * 3
 
 
-def test_int_serves_for_long_and_missing_columns_are_left_out():
+def test_int_is_read_as_long_and_missing_columns_are_omitted():
     schema = record(("more", "double"), ("path", "string"), ("size", "int"))
     body = bytes(8) + entry("a", -5)
     columns = COLUMNS | {"absent": AvroColumn(AvroKind.TEXT_MAP)}
     assert rows(naive_avro.container(schema, [(1, body)]), columns) == [{"path": "a", "size": -5}]
 
 
-def test_an_int_of_more_than_32_bits_is_damage():
+def test_int_of_more_than_32_bits_is_detected():
     schema = record(("path", "string"), ("size", "int"))
     corrupt(naive_avro.container(schema, [(1, entry("a", 1 << 31))]), "cannot be read")
 
 
 @pytest.mark.parametrize("copies", [1, 300])
-def test_a_path_that_is_null_is_damage(copies):
+def test_null_path_is_detected(copies):
     schema = record(("path", ["null", "string"]), ("size", "long"))
     body = (b"\x02" + entry()) * copies + b"\x00\x02"
     corrupt(naive_avro.container(schema, [(copies + 1, body)]), "'path' is null")
@@ -252,8 +252,8 @@ def test_a_path_that_is_null_is_damage(copies):
         (TEXT_MAP, b"\x02\x02a\x05\x00"),
     ],
 )
-def test_damaged_values_are_found_wanted_or_skipped(kind, value, copies):
-    """In a file of many records, among others that are right."""
+def test_damaged_values_are_detected_in_wanted_and_skipped_fields(kind, value, copies):
+    """In a file of many records, among valid ones."""
     good = {"string": b"\x02x", "boolean": b"\x01"}.get(kind if isinstance(kind, str) else "")
     good = good or b"\x00"
     schema = record(("path", "string"), ("size", "long"), ("more", kind))
@@ -269,8 +269,8 @@ def test_damaged_values_are_found_wanted_or_skipped(kind, value, copies):
     assert len(rows(fine)) == 2
 
 
-def test_a_walk_of_many_records_compares_the_sizes_of_item_blocks():
-    """Without the reader of single values, which refuses them as well."""
+def test_vectorized_walk_checks_the_sizes_of_item_blocks():
+    """Without the reader of single values, which also refuses them."""
     kind = parse_schema('{"type":"array","items":"long"}')
     starts = np.arange(20) * 4
     right = RecordWalk(b"\x01\x02\x00\x00" * 20 + bytes(PADDING))
@@ -280,7 +280,7 @@ def test_a_walk_of_many_records_compares_the_sizes_of_item_blocks():
         assert (walk.skip(kind, starts) > walk.size).all()
 
 
-def test_a_number_of_more_than_64_bits_is_no_value():
+def test_number_of_more_than_64_bits_is_refused():
     kind = parse_schema('"long"')
     assert read_value(kind, b"\xff" * 9 + b"\x01", 0) == (-(1 << 63), 10)
     for octets in (b"\xff" * 9 + b"\x02", b"\xff" * 10 + b"\x00", b"\xff" * 3):
@@ -289,8 +289,8 @@ def test_a_number_of_more_than_64_bits_is_no_value():
 
 
 @pytest.mark.parametrize("copies", [1, 300])
-def test_items_without_bytes_may_be_any_number(copies):
-    """A loop over them would never end."""
+def test_arrays_of_zero_byte_items_may_have_any_length(copies):
+    """A loop over the items would never end."""
     schema = record(
         ("path", "string"), ("size", "long"), ("more", {"type": "array", "items": "null"})
     )
@@ -298,7 +298,7 @@ def test_items_without_bytes_may_be_any_number(copies):
     assert len(rows(naive_avro.container(schema, [(copies, body)]))) == copies
 
 
-def test_a_type_that_contains_itself_is_skipped_to_some_depth():
+def test_recursive_type_is_skipped_up_to_a_depth_limit():
     node = {
         "type": "record",
         "name": "Node",
@@ -312,13 +312,13 @@ def test_a_type_that_contains_itself_is_skipped_to_some_depth():
         corrupt(naive_avro.container(schema, [(copies, deep)]), "damaged", limit=1 << 24)
 
 
-def test_text_that_is_not_utf_8_is_found():
+def test_invalid_utf_8_is_detected():
     for copies in (1, 300):
         body = entry() * copies + naive_avro.text_bytes(b"\xff") + b"\x02"
         corrupt(naive_avro.container(ENTRY, [(copies + 1, body)]), "not UTF-8")
 
 
-def test_halves_of_a_character_in_two_texts_are_found():
+def test_character_split_across_two_strings_is_detected():
     body = naive_avro.text_bytes(b"\xc3") + b"\x02" + naive_avro.text_bytes(b"\xa9") + b"\x02"
     corrupt(naive_avro.container(ENTRY, [(2, body)]), "not UTF-8")
 
@@ -334,7 +334,7 @@ def maps(values):
 
 
 @pytest.mark.parametrize("copies", [1, 100])
-def test_maps_become_columns_and_the_last_of_equal_keys_counts(copies):
+def test_maps_become_columns_and_the_last_duplicate_key_wins(copies):
     values = [[("a", "1"), ("b", "2"), ("a", "3")], None, [], [("", "x"), ("timestamp_b", "y")]]
     values += [[("timestamp_a", "z"), ("a\0", "n")]]
     table = decode(maps(values * copies), MAP_COLUMNS)
@@ -360,7 +360,7 @@ def test_maps_become_columns_and_the_last_of_equal_keys_counts(copies):
     ],
 )
 @pytest.mark.parametrize("copies", [1, 100])
-def test_maps_of_records_that_look_alike(values, copies):
+def test_maps_of_similar_records(values, copies):
     table = decode(maps(values * copies), MAP_COLUMNS)
     keys = {key for value in values for key, _ in value or ()}
     assert {*table.column_names} == {"path", "size", *(f"low.{key}" for key in keys)}
@@ -369,7 +369,7 @@ def test_maps_of_records_that_look_alike(values, copies):
         assert {k: text for k, text in found.items() if text is not None} == dict(value or ())
 
 
-def test_keys_of_all_blocks_count_towards_their_number(monkeypatch):
+def test_map_key_limit_counts_keys_of_all_blocks(monkeypatch):
     monkeypatch.setattr(columns_module, "_RECORDS_PER_STEP", 1)
     monkeypatch.setattr(columns_module, "_RECORDS_PER_SLOW_STEP", 1)
     monkeypatch.setattr(columns_module, "MAX_MAP_COLUMNS", 3)
@@ -380,7 +380,7 @@ def test_keys_of_all_blocks_count_towards_their_number(monkeypatch):
     assert table["low"].to_pylist() == [None] * 3 + ['{"k3":"x"}', '{"k4":"x"}']
 
 
-def test_memory_is_reused_and_old_bytes_are_not_read_again():
+def test_reused_memory_does_not_expose_old_bytes():
     memory = BlockMemory()
     long = memory.join([b"\xff" * 1000], [1], "m.avro")
     assert long.size == 1000
@@ -392,7 +392,7 @@ def test_memory_is_reused_and_old_bytes_are_not_read_again():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_skipping_ends_where_reading_does(seed):
+def test_skip_ends_where_read_ends(seed):
     rng = random.Random(seed)
     sizes = rng.choice([(6,), (6, 13, 20), (6, 30, 62), (63,)])
     numbers = [rng.getrandbits(rng.choice(sizes)) * rng.choice((1, -1)) for _ in range(200)]
@@ -420,12 +420,12 @@ def test_long_or_many_keys_are_kept_as_json_text(key):
     assert texts[-1] is None
 
 
-def test_a_key_that_is_not_utf_8_is_found():
+def test_map_key_with_invalid_utf_8_is_detected():
     body = entry() + b"\x02\x02" + naive_avro.text_bytes(b"\xff") + b"\x02x\x00"
     corrupt(naive_avro.container(MAPS, [(1, body)]), "key of a map is not UTF-8", MAP_COLUMNS)
 
 
-def test_maps_stay_json_text_beside_statistics():
+def test_maps_stay_json_text_in_rows_with_raw_statistics():
     """Statistics are looked up in rows with `raw` set, whose maps are text as well."""
     schema = record(("path", "string"), ("stats", ["null", "string"]), ("low", TEXT_MAP))
     head = naive_avro.text_bytes("a")

@@ -1,4 +1,4 @@
-"""States, manifests and pointers of protocol 4: written, read back, and refused where damaged."""
+"""Avro states, manifests and pointers of protocol 4: encoding, decoding, refusal of damage."""
 
 import io
 import json
@@ -53,13 +53,13 @@ def parse(state, version=7):
     return parse_state(encode_state(state, SYNC), "s.avro", version, LIMIT)
 
 
-def test_a_state_is_read_as_it_was_written():
+def test_state_round_trips():
     assert parse(STATE) == STATE
     bare = StateManifest(0, 0, 0, 0)
     assert parse(bare, 0) == bare
 
 
-def test_other_readers_understand_a_state():
+def test_fastavro_reads_a_state():
     data = encode_state(STATE, SYNC)
     (record,) = fastavro.reader(io.BytesIO(data))
     assert record["stateVersion"] == 7
@@ -80,7 +80,7 @@ def changed(**values):
     return out.getvalue()
 
 
-def test_states_that_are_not_of_this_version_or_format():
+def test_state_of_another_version_or_format_is_refused():
     with pytest.raises(LogCorrupt, match="version 8 says that it is of 7"):
         parse(STATE, 8)
     with pytest.raises(UnsupportedProtocol, match="format version 2"):
@@ -91,7 +91,7 @@ def test_states_that_are_not_of_this_version_or_format():
         parse_state(changed(metadata="[]"), "s.avro", 7, LIMIT)
 
 
-def test_a_state_has_exactly_one_record():
+def test_state_has_exactly_one_record():
     (record,) = fastavro.reader(io.BytesIO(encode_state(STATE, SYNC)))
     for records in ([], [record, record]):
         out = io.BytesIO()
@@ -106,7 +106,7 @@ def test_a_state_has_exactly_one_record():
         parse_state(whole, "s.avro", 7, LIMIT)
 
 
-def test_metadata_of_old_writers_is_not_wrapped_and_registry_keys_may_have_a_prefix():
+def test_unwrapped_metadata_and_prefixed_registry_keys_of_old_writers():
     data = changed(metadata='{"id":"y"}', schemaRegistry={"docMappingSchema.r": "[]", "s": "{}"})
     state = parse_state(data, "s.avro", 7, LIMIT)
     assert state.metadata == '{"id":"y"}'
@@ -115,7 +115,7 @@ def test_metadata_of_old_writers_is_not_wrapped_and_registry_keys_may_have_a_pre
 
 
 def test_fields_are_found_by_name_and_may_be_absent():
-    """Another order, ints for longs, and none of the optional fields."""
+    """Fields in another order, int for long, and no optional fields."""
     kind = {
         "type": "record",
         "name": "I",
@@ -174,12 +174,12 @@ def test_manifests_outside_the_log_are_refused(path):
     assert raised.value.file == "s.avro"
 
 
-def test_a_negative_number_of_entries_is_damage():
+def test_negative_number_of_entries_is_refused():
     with pytest.raises(LogCorrupt, match="negative"):
         parse(replace(STATE, manifests=(ManifestInfo("m/m", -1),)))
 
 
-def test_names():
+def test_state_folder_and_manifest_names():
     assert state_folder_name(12) == "state-v00000000000000000012"
     assert parse_state_folder(state_folder_name(12)) == 12
     for name in ("state-v12", "state-v" + "9" * 20, "xstate-v" + "0" * 20, "state-v" + "0" * 21):
@@ -189,7 +189,7 @@ def test_names():
         new_manifest_path("../../x")
 
 
-def test_pointers():
+def test_state_pointer_round_trips():
     pointer = StatePointer(5, 10, 58566, 3)
     data = encode_state_pointer(pointer)
     assert json.loads(data)["stateDir"] == "state-v00000000000000000005"
@@ -253,7 +253,7 @@ DAY, TIME = pa.date32(), pa.timestamp("us", "UTC")
         (pa.string(), "a", None, None),
     ],
 )
-def test_which_bounds_are_trusted(kind, low, high, expected):
+def test_trusted_manifest_bounds(kind, low, high, expected):
     assert trusted_bounds((low, high), kind) == expected
 
 
@@ -279,7 +279,7 @@ def test_absent_bounds_are_unknown():
         (["a", "0x1"], None),
     ],
 )
-def test_bounds_of_new_manifests(values, expected):
+def test_computed_manifest_bounds(values, expected):
     assert compute_bounds(values) == expected
 
 
@@ -293,8 +293,8 @@ def pairwise_less(left, right):
     return left < right
 
 
-def test_new_bounds_are_those_of_the_pairwise_order():
-    """Whatever the order of the values, other writers come to the same bounds."""
+def test_computed_bounds_follow_the_pairwise_order():
+    """In any order of the values, as other writers compute them."""
     rng = random.Random(3)
     words = ["1", "9", "10", "-2", "1.5", "a", "b9", "2024-01-01", "z", "1e2"]
     for _ in range(300):
@@ -309,7 +309,7 @@ def test_new_bounds_are_those_of_the_pairwise_order():
         assert found == (low, high)
 
 
-def test_texts_that_bounds_leave_out_have_rows_of_their_own():
+def test_excluded_texts_get_their_own_bound_rows():
     manifests = [{"region": ("eu", "us"), "n": ("1", "5")}, None]
     table = bound_table(manifests, {"region": pa.string(), "n": pa.int64()})
     first, *others, last = table.to_pylist()
@@ -330,7 +330,7 @@ def test_texts_that_bounds_leave_out_have_rows_of_their_own():
         assert not any(low <= text <= high for low, high in ranges), text
 
 
-def test_two_columns_of_text_may_both_leave_values_out():
+def test_two_text_columns_with_excluded_values():
     kinds = {"a": pa.string(), "b": pa.string()}
     table = bound_table([{"a": ("c", "d"), "b": ("e", "f")}], kinds)
     first, *others = table.to_pylist()
@@ -354,7 +354,7 @@ def entries(table, **options):
     return naive_avro.decode(encode_manifest(table, **options))
 
 
-def test_a_manifest_has_all_fields_in_order():
+def test_manifest_has_all_fields_in_order():
     (record,) = entries(adds(numRecords=pa.array([5], pa.int64())))
     assert list(record) == list(FILE_ENTRY_FIELDS)
     assert len(record) == 25
@@ -398,7 +398,7 @@ def random_adds(rng, rows):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_manifests_are_read_as_they_were_written(seed):
+def test_manifests_round_trip(seed):
     rng = random.Random(seed)
     table = random_adds(rng, rng.choice((1, 2, 50, 400)))
     codec = rng.choice(("null", "deflate", "snappy", "zstandard"))
@@ -413,7 +413,7 @@ def test_manifests_are_read_as_they_were_written(seed):
     assert len(list(fastavro.reader(io.BytesIO(data)))) == table.num_rows
 
 
-def test_a_slice_of_a_table_is_encoded():
+def test_table_slice_is_encoded():
     table = random_adds(random.Random(5), 60)
     for part in (table.slice(7, 20), pa.concat_tables([table.slice(7, 9), table.slice(16, 11)])):
         assert [e["path"] for e in entries(part)] == table["path"].to_pylist()[7:27]
@@ -433,19 +433,19 @@ def test_maps_in_raw_rows_are_encoded_from_their_text():
     assert [entry["partitionValues"] for entry in found] == [{"d": "x"}, {}, {}]
 
 
-def test_adds_that_no_manifest_can_hold_are_refused():
+def test_unrepresentable_adds_are_refused():
     with pytest.raises(ValueError, match="size is null"):
         entries(adds(size=pa.array([1, None], pa.int64())))
     with pytest.raises(ValueError, match="does not fit 32 bits"):
         entries(adds(numMergeOps=pa.array([1 << 31], pa.int64())))
 
 
-def test_an_empty_manifest():
+def test_empty_manifest():
     table = adds(numRecords=pa.array([5], pa.int64())).slice(0, 0)
     assert entries(table) == []
 
 
-def test_bounds_of_a_manifest():
+def test_manifest_bounds():
     table = adds(
         **{
             "partitionValues.n": pa.array(["9", "10"]),
@@ -456,7 +456,7 @@ def test_bounds_of_a_manifest():
     assert manifest_bounds(table, ["gap"]) is None
 
 
-def test_the_number_of_entries_is_compared_with_the_state():
+def test_wrong_number_of_entries_is_detected():
     data = encode_manifest(
         adds(numRecords=pa.array([5], pa.int64())), version=1, timestamp=2, sync=SYNC, path="path"
     )
@@ -465,7 +465,7 @@ def test_the_number_of_entries_is_compared_with_the_state():
         decode_file_entries(data, "m.avro", LIMIT, num_entries=2)
 
 
-def test_only_the_fields_in_question_are_decoded():
+def test_only_requested_fields_are_decoded():
     table = random_adds(random.Random(1), 20)
     data = encode_manifest(table, version=1, timestamp=2, sync=SYNC, path="path")
     found = decode_file_entries(data, "m.avro", LIMIT, fields=["size", "path"])

@@ -1,4 +1,4 @@
-"""Spark's filters as trees: the same meaning, or none at all."""
+"""Spark's filters as predicate trees: the same meaning, or unprunable."""
 
 import json
 from decimal import Decimal
@@ -38,7 +38,7 @@ def tree(*nodes, look=None):
     return parse_catalyst(json.dumps(nodes), SCHEMA, look or (lambda at, what: None))
 
 
-def test_comparisons_of_a_column_with_a_value_of_its_type():
+def test_comparisons_of_a_column_with_a_literal():
     found = tree(node("LessThan", 2), column("id", "long"), literal("7", "long"))
     assert found == Call("<", (Column("id"), Literal(7, "int")))
     found = tree(node("EqualTo", 2), literal("0.1", "float"), column("f", "float"))
@@ -51,7 +51,7 @@ def test_comparisons_of_a_column_with_a_value_of_its_type():
     assert found == Call(">", (Column("dec"), Literal(Decimal("1.250"), "decimal")))
 
 
-def test_moments_are_looked_up_where_no_zone_gets_in():
+def test_timestamp_literals_are_read_without_a_time_zone():
     asked = []
 
     def look(at, what):
@@ -71,7 +71,7 @@ def test_moments_are_looked_up_where_no_zone_gets_in():
     assert asked == [(4, "value")]
 
 
-def test_sets_and_lists():
+def test_in_and_inset():
     inner = [column("name", "string"), literal("a", "string"), literal(None, "string")]
     found = tree(node("In", 3), *inner)
     assert found == Call("in", (Column("name"), Literal("a", "text"), Literal(None, "null")))
@@ -93,11 +93,11 @@ def test_sets_and_lists():
         [node("IsNull", 1), node("Cast", 1), column("id", "long")],
     ],
 )
-def test_whatever_has_no_equal_prunes_nothing(nodes):
+def test_unsupported_expressions_are_unprunable(nodes):
     assert isinstance(tree(*nodes), ForeignExpr)
 
 
-def test_a_part_without_an_equal_leaves_the_others():
+def test_unsupported_operand_leaves_the_other_operands():
     known = [node("IsNotNull", 1), column("id", "long")]
     found = tree(node("Or", 2), *known, node("Rand", 0))
     assert found.op == "or"
@@ -105,7 +105,7 @@ def test_a_part_without_an_equal_leaves_the_others():
     assert isinstance(found.args[1], ForeignExpr)
 
 
-def test_fields_of_structs_are_found_by_their_position():
+def test_struct_fields_are_resolved_by_position():
     inner = {"type": "struct", "fields": [{"name": "c", "type": "long"}]}
     outer = {"name": "b", "type": inner}, {"name": "x", "type": "double"}
     kind = {"type": "struct", "fields": list(outer)}

@@ -1,4 +1,4 @@
-"""A writer that is far behind gets to the head in few steps."""
+"""A writer far behind the log tip catches up in few attempts."""
 
 import pyarrow as pa
 
@@ -11,7 +11,7 @@ def add(name):
     return [arrowlog.add_file(f"{name}.parquet", size=1, modification_time=1)]
 
 
-def test_a_handle_that_is_far_behind_lands_after_few_tries(root):
+def test_stale_handle_commits_after_few_attempts(root):
     arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
     plain = {"checkpoint.enabled": False}
     slow, quick = (arrowlog.Table(root, options=plain) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged or not confirmed by the store: errors, warnings, and mending."""
+"""Checkpoints that are damaged or not confirmed by the store: errors, warnings and rewriting."""
 
 import logging
 import os
@@ -45,7 +45,7 @@ def build(root, **settings):
     return table
 
 
-def test_the_errors_are_what_the_documents_name():
+def test_checkpoint_errors_have_the_documented_names():
     for name in ("Write", "Validation", "Corruption"):
         error = getattr(arrowlog, f"Checkpoint{name}Error")
         assert issubclass(error, arrowlog.CheckpointError)
@@ -55,7 +55,7 @@ def test_the_errors_are_what_the_documents_name():
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_a_damaged_checkpoint_is_corrupt(tmp_path, form):
+def test_damaged_checkpoint_raises_corruption_error(tmp_path, form):
     table = build(tmp_path / "t")
     assert problems(table, 3, form) == []
     damage(checkpoint_file(table, 3, form))
@@ -65,7 +65,7 @@ def test_a_damaged_checkpoint_is_corrupt(tmp_path, form):
     assert problem.next
 
 
-def test_a_checkpoint_that_contradicts_the_commits_is_not_valid(tmp_path):
+def test_checkpoint_that_contradicts_the_commits_raises_validation_error(tmp_path):
     from arrowlog import testing
 
     table = build(tmp_path / "t", **{"checkpoint.format": "json"})
@@ -81,7 +81,7 @@ def test_a_checkpoint_that_contradicts_the_commits_is_not_valid(tmp_path):
     assert isinstance(absent, arrowlog.CheckpointValidationError)
 
 
-def test_a_table_that_rests_on_a_damaged_checkpoint_says_so(tmp_path):
+def test_table_that_depends_on_a_damaged_checkpoint_raises(tmp_path):
     table = build(tmp_path / "t", **{"checkpoint.format": "json"})
     table.truncate_history()
     damage(checkpoint_file(table, 4))
@@ -90,7 +90,7 @@ def test_a_table_that_rests_on_a_damaged_checkpoint_says_so(tmp_path):
     assert isinstance(raised.value.__cause__, arrowlog.LogCorrupt)  # the damage itself
 
 
-def test_a_checkpoint_that_cannot_be_written_says_why(tmp_path, monkeypatch):
+def test_failed_checkpoint_write_raises_with_its_cause(tmp_path, monkeypatch):
     table = create(tmp_path / "t")
     append(table)
 
@@ -104,7 +104,7 @@ def test_a_checkpoint_that_cannot_be_written_says_why(tmp_path, monkeypatch):
     assert (raised.value.version, raised.value.next) == (1, "Delete something.")
 
 
-def test_a_checkpoint_that_is_not_used_is_logged_and_warned_of_once(tmp_path, lines):
+def test_bypassed_checkpoint_is_logged_and_warns_once(tmp_path, lines):
     table = build(tmp_path / "t", **{"checkpoint.format": "json"})
     damage(checkpoint_file(table, 3))
     reader = arrowlog.Table(tmp_path / "t")
@@ -124,7 +124,7 @@ def test_a_checkpoint_that_is_not_used_is_logged_and_warned_of_once(tmp_path, li
     assert reader.metrics()["checkpoints_bypassed"] == 1
 
 
-def test_damage_that_shows_when_rows_are_read_is_logged_and_warned_of(tmp_path, lines):
+def test_damage_found_when_reading_files_is_logged_and_warns(tmp_path, lines):
     table = build(tmp_path / "t")
     damage(checkpoint_file(table, 3, "parquet"))
     reader = arrowlog.Table(tmp_path / "t")
@@ -139,7 +139,7 @@ def test_damage_that_shows_when_rows_are_read_is_logged_and_warned_of(tmp_path, 
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_a_writer_makes_a_damaged_checkpoint_anew(tmp_path, form, lines):
+def test_writer_rewrites_a_damaged_checkpoint(tmp_path, form, lines):
     table = build(tmp_path / "t", **{"checkpoint.format": "both" if form == "parquet" else "json"})
     other = None if form == "json" else checkpoint_file(table, 3).read_bytes()
     damage(checkpoint_file(table, 3, form))
@@ -163,7 +163,7 @@ def test_a_writer_makes_a_damaged_checkpoint_anew(tmp_path, form, lines):
     assert len(lines("checkpoint_mended")) == 1
 
 
-def test_a_checkpoint_that_cannot_be_mended_fails_no_commit(tmp_path, monkeypatch, lines):
+def test_failed_checkpoint_rewrite_fails_no_commit(tmp_path, monkeypatch, lines):
     table = build(tmp_path / "t", **{"checkpoint.format": "json"})
     damage(checkpoint_file(table, 3))
     writer = arrowlog.Table(tmp_path / "t", options=WRITER)
@@ -201,7 +201,7 @@ class Mute(store_module.LocalStore):
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_a_lost_answer_is_read_back_and_not_a_failure(tmp_path, monkeypatch, lines, background):
+def test_lost_checkpoint_put_response_is_not_a_failure(tmp_path, monkeypatch, lines, background):
     create(tmp_path / "t")
     Mute.told.clear()
     monkeypatch.setattr(store_module, "LocalStore", Mute)

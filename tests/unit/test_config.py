@@ -71,11 +71,11 @@ def test_every_documented_key_has_its_documented_default(key, default):
 
 
 @pytest.mark.parametrize(("key", "default"), OURS.items())
-def test_the_keys_of_the_protocol_page_have_their_defaults(key, default):
+def test_protocol_keys_have_their_documented_defaults(key, default):
     assert value(resolve(), key) == default
 
 
-def test_there_is_no_key_without_a_documented_default():
+def test_every_key_has_a_documented_default():
     assert set(NAMES) == {PREFIX + key for key in (*DOCUMENTED, *OURS)}
     assert all(item.metadata["doc"] for item in SETTINGS)
 
@@ -92,7 +92,7 @@ def test_there_is_no_key_without_a_documented_default():
     ],
 )
 @pytest.mark.parametrize("source", ["call", "session", "table"])
-def test_a_key_may_be_spelled_in_any_case_with_or_without_its_prefix(key, source):
+def test_keys_are_case_insensitive_with_an_optional_prefix(key, source):
     assert resolve(**{source: {key: "7"}}).checkpoint_interval == 7
 
 
@@ -111,7 +111,7 @@ KEY = PREFIX + "checkpoint.interval"
         (None, 2, None, 2),
     ],
 )
-def test_the_call_wins_over_the_session_over_the_table_over_the_default(call, session, table, wins):
+def test_precedence_is_call_session_table_default(call, session, table, wins):
     given = [None if number is None else {KEY: number} for number in (call, session, table)]
     assert resolve(*given).checkpoint_interval == wins
 
@@ -121,7 +121,7 @@ def test_precedence_does_not_depend_on_the_spelling():
     assert resolve(call, {KEY.upper(): 2}, table).checkpoint_interval == 1
 
 
-def test_settings_are_resolved_one_by_one():
+def test_precedence_applies_to_each_setting():
     found = resolve(
         {"checkpoint.interval": 1}, {"checkpoint.parallelism": 2}, {"repair.parallelism": 3}
     )
@@ -162,7 +162,7 @@ BAD = [
 
 @pytest.mark.parametrize(("key", "bad", "allowed"), BAD)
 @pytest.mark.parametrize("source", ["call", "session", "table"])
-def test_a_bad_value_is_refused_with_key_value_and_what_is_allowed(key, bad, allowed, source):
+def test_invalid_value_raises_with_key_value_and_allowed_values(key, bad, allowed, source):
     with pytest.raises(InvalidRequest) as caught:
         resolve(**{source: {PREFIX + key: bad}})
     message = str(caught.value)
@@ -180,14 +180,14 @@ def test_a_bad_value_is_refused_with_key_value_and_what_is_allowed(key, bad, all
         ("repair_paralelism", "repair.parallelism"),
     ],
 )
-def test_an_unknown_key_of_the_call_is_refused_with_the_nearest(key, meant):
+def test_unknown_key_in_options_raises_with_the_nearest_key(key, meant):
     with pytest.raises(InvalidRequest) as caught:
         resolve({key: "1"})
     assert repr(key) in str(caught.value)
     assert f"Did you mean '{PREFIX}{meant}'?" in str(caught.value)
 
 
-def test_a_key_that_is_near_to_none_is_refused_without_a_guess():
+def test_unknown_key_without_a_near_match_raises_without_suggestion():
     with pytest.raises(InvalidRequest, match="'zzz'") as caught:
         resolve({"zzz": 1})
     assert "Did you mean" not in str(caught.value)
@@ -248,7 +248,7 @@ def test_booleans(text, meant):
     assert parse_bool(text) is meant
 
 
-def test_the_default_of_max_memory_can_be_given():
+def test_max_memory_of_zero_is_accepted():
     for value in (0, "0", " 0 "):
         assert resolve({"transaction.maxMemory": value}).max_memory == 0
     for value in (False, "00x", -1):

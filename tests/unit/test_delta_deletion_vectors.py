@@ -40,13 +40,13 @@ def random_rows(rng):
 
 
 @pytest.mark.parametrize("seed", range(cases(40)))
-def test_every_container_is_decoded_as_another_implementation_wrote_it(seed):
+def test_every_container_kind_equals_pyroaring(seed):
     rows = random_rows(random.Random(seed))
     assert decode_bitmap_array(MAGIC + rows.serialize()).tolist() == list(rows)
 
 
 @pytest.mark.parametrize("seed", range(cases(20)))
-def test_the_generator_of_the_tests_writes_what_others_read(seed):
+def test_bitmap_generator_of_the_tests_is_readable_by_pyroaring(seed):
     rows = list(random_rows(random.Random(seed)))[:20_000]
     assert list(BitMap64.deserialize(serialize_bitmap(rows)[4:])) == rows
     assert decode_bitmap_array(serialize_bitmap(rows)).tolist() == rows
@@ -54,7 +54,7 @@ def test_the_generator_of_the_tests_writes_what_others_read(seed):
 
 @pytest.mark.parametrize("seed", range(cases(60)))
 def test_damaged_bytes_are_refused_or_are_another_bitmap(seed):
-    """Without a checksum a flipped bit may be another valid bitmap; nothing else may happen."""
+    """Without a checksum, a flipped bit may give another valid bitmap. Nothing else may happen."""
     rng = random.Random(seed)
     rows = random_rows(rng)
     data = bytearray(MAGIC + rows.serialize())
@@ -77,7 +77,7 @@ def in_file(rows, offset=1):
     return vector, framed
 
 
-def test_a_vector_in_a_file_is_checked_before_it_is_used():
+def test_deletion_vector_file_is_validated():
     vector, framed = in_file([0, 5, 70_000])
     assert vector.decode_range(framed).tolist() == [0, 5, 70_000]
     assert vector.file_range == (1, 1 + len(framed))
@@ -92,7 +92,7 @@ def test_a_vector_in_a_file_is_checked_before_it_is_used():
         other.decode_range(framed)
 
 
-def test_another_format_is_refused():
+def test_unknown_bitmap_format_is_refused():
     data = b"\0" + serialize_bitmap([1])[1:]
     with pytest.raises(InvalidDeletionVector, match="format"):
         decode_bitmap_array(data)
@@ -109,7 +109,7 @@ def test_inline_vectors_are_padded_z85(rows):
         DeletionVector("i", text, len(data) + 8, len(rows)).decode_inline()
 
 
-def test_file_names_come_from_the_log():
+def test_deletion_vector_file_name_from_the_descriptor():
     vector = DeletionVector("u", "ab^-aqEH.-t@S}K{vb[*k^", 36, 2, 4)
     assert vector.file == "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     assert DeletionVector("p", "file:/x/a%20b.bin", 1, 1).file == "/x/a b.bin"
@@ -119,6 +119,6 @@ def test_file_names_come_from_the_log():
 
 
 @pytest.mark.parametrize("text", ["abcd", "abcd~", "ab cd", "#####"])
-def test_text_that_is_not_z85_is_refused(text):
+def test_invalid_z85_is_refused(text):
     with pytest.raises(InvalidDeletionVector):
         decode_z85(text)

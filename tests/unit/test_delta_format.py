@@ -1,4 +1,4 @@
-"""The format of Delta tables: names, paths, protocol, column mapping, times of commits."""
+"""The Delta format: names, paths, protocol, column mapping, commit times."""
 
 import json
 
@@ -38,14 +38,14 @@ def part(version, number, count):
     return name(version, f"checkpoint.{number:010d}.{count:010d}.parquet")
 
 
-def test_only_commits_of_exactly_twenty_digits_count():
+def test_only_commit_names_of_exactly_20_digits_are_accepted():
     odd = ["1.json", f"{1:019d}.json", f"{1:021d}.json", name(1, f"{UUID}.json"), ".tmp.json"]
     found = DELTA.classify([name(0, "json"), *odd, "_staged_commits", "x.json.tmp"])
     assert found.commits == {0: DELTA.key(name(0, "json"))}
     assert not found.checkpoints
 
 
-def test_a_multi_part_checkpoint_counts_only_if_it_is_complete():
+def test_multi_part_checkpoint_requires_all_parts():
     complete = [part(3, 1, 2), part(3, 2, 2)]
     broken = [part(4, 1, 3), part(4, 3, 3), part(4, 1, 2), part(4, 3, 2), part(4, 0, 0)]
     found = DELTA.classify([*broken, *reversed(complete)])
@@ -53,7 +53,7 @@ def test_a_multi_part_checkpoint_counts_only_if_it_is_complete():
     assert found.checkpoints[3][0].names == tuple(complete)
 
 
-def test_forms_of_one_version_are_alternatives_and_parquet_comes_first():
+def test_checkpoint_forms_of_a_version_are_alternatives_parquet_first():
     json_form, parquet_form = (name(7, f"checkpoint.{UUID}.{k}") for k in ("json", "parquet"))
     classic = name(7, "checkpoint.parquet")
     found = DELTA.classify([json_form, part(7, 1, 1), parquet_form, classic])
@@ -74,7 +74,7 @@ def segment(names, version=None):
     return [(file.version, "compacted" in file.key) for file in found.commits], found.gap
 
 
-def test_compacted_commits_stand_for_missing_ones_alone():
+def test_log_compaction_files_replace_missing_commits_only():
     compacted = [name(2, f"{5:020d}.compacted.json"), name(2, f"{3:020d}.compacted.json")]
     every = [name(v, "json") for v in range(8)]
     assert segment([*every, *compacted]) == ([(v, False) for v in range(8)], None)
@@ -105,11 +105,11 @@ PATHS = {
 
 
 @pytest.mark.parametrize(("stored", "shown"), PATHS.items())
-def test_a_path_is_decoded_once(stored, shown):
+def test_path_is_url_decoded_once(stored, shown):
     assert decode_path(stored) == shown
 
 
-def test_columns_of_paths_are_decoded_like_single_ones():
+def test_path_columns_are_decoded_like_single_paths():
     column = pa.chunked_array([list(PATHS)[:4], [None, *list(PATHS)[4:]]])
     assert decode_paths(column).to_pylist() == [
         None if path is None else decode_path(path) for path in column.to_pylist()
@@ -118,7 +118,7 @@ def test_columns_of_paths_are_decoded_like_single_ones():
     assert decode_paths(plain) is plain
 
 
-def test_the_key_tells_deletion_vectors_apart_and_absent_offsets_from_zero():
+def test_file_key_distinguishes_deletion_vectors_and_offsets():
     paths = pa.chunked_array([["p"] * 4])
     ids = deletion_vector_ids(
         pa.chunked_array([["u", "u", "u", None]]),
@@ -131,7 +131,7 @@ def test_the_key_tells_deletion_vectors_apart_and_absent_offsets_from_zero():
     assert file_keys(paths, None) is paths
 
 
-def test_sidecar_names_lose_their_folders():
+def test_sidecar_paths_are_reduced_to_names():
     assert sidecar_name("a%20b.parquet") == "a b.parquet"
     assert sidecar_name("s3://b/t/_delta_log/_sidecars/x.parquet") == "x.parquet"
 
@@ -151,7 +151,7 @@ def test_every_unknown_feature_is_named():
     check_delta_readable(1, [], "t")
 
 
-def test_column_mapping_needs_reader_2_or_the_feature():
+def test_column_mapping_requires_reader_2_or_the_feature():
     assert uses_column_mapping(2, ())
     assert uses_column_mapping(3, ("columnMapping",))
     assert not uses_column_mapping(1, ())
@@ -179,7 +179,7 @@ def test_column_mapping_needs_reader_2_or_the_feature():
         ("string", "binary", False),
     ],
 )
-def test_type_changes_are_those_of_the_protocol(old, new, supported):
+def test_supported_type_widenings(old, new, supported):
     assert is_supported_widening(old, new) is supported
     kind = {"type": "array", "elementType": {"type": "struct", "fields": []}, "containsNull": True}
     change = {"delta.typeChanges": [{"fromType": old, "toType": new}]}
@@ -228,14 +228,14 @@ def test_physical_names_and_ids_are_kept_at_every_level(mode):
     assert physical.field("col-4.x").type.value_type.field(0).name == "col-5.x"
 
 
-def test_column_mapping_is_ignored_unless_the_protocol_has_it():
+def test_column_mapping_is_ignored_unless_the_protocol_enables_it():
     config = {"delta.columnMapping.mode": "name"}
     schema = parse_delta_schema(json.dumps(NESTED), config, "t", mapping_enabled=False)
     assert mapping_mode(schema) == "none"
     assert [stored_name(item) for item in schema] == ["a", "c", "d"]
 
 
-def test_a_mapped_column_without_physical_name_and_an_unknown_mode_are_errors():
+def test_missing_physical_name_and_unknown_mapping_mode_raise():
     plain = json.dumps({"type": "struct", "fields": [column("a", "long")]})
     with pytest.raises(ValueError, match="physicalName"):
         parse_delta_schema(plain, {"delta.columnMapping.mode": "id"}, "t", mapping_enabled=True)
@@ -243,7 +243,7 @@ def test_a_mapped_column_without_physical_name_and_an_unknown_mode_are_errors():
         parse_delta_schema(plain, {"delta.columnMapping.mode": "both"}, "t", mapping_enabled=True)
 
 
-def test_times_of_commits():
+def test_commit_times_are_monotonic():
     assert monotonic_times([10, 10, 5, 30]) == [10, 11, 12, 30]
     assert in_commit_timestamps_since({}) is None
     on = {"delta.enableInCommitTimestamps": "true"}

@@ -1,4 +1,4 @@
-"""Clauses of the Delta protocol, each on a table that is written by hand."""
+"""Clauses of the Delta protocol, each on a handwritten table."""
 
 import datetime as dt
 import json
@@ -175,12 +175,12 @@ def vector(rows, **changes):
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["zz"]}},
     ],
 )
-def test_features_of_writers_and_empty_lists_do_not_hinder_readers(log, given):
+def test_writer_features_and_empty_lists_do_not_prevent_reading(log, given):
     log.commit(given, metadata([column("a", "long")])).commit(log.file("f", {"a": [1, 2]}))
     assert len(log.rows()) == 2
 
 
-def test_the_protocol_of_the_version_asked_for_counts(log):
+def test_protocol_of_the_requested_version_applies(log):
     log.commit(protocol("zz"), metadata([column("a", "long")]))
     log.commit(protocol(), log.file("f", {"a": [1]})).commit(protocol("yy"))
     for version, feature in ((0, "zz"), (None, "yy")):
@@ -189,7 +189,7 @@ def test_the_protocol_of_the_version_asked_for_counts(log):
     assert log.rows(version=1) == [{"a": 1}]
 
 
-def test_metadata_may_lack_all_but_the_schema(log):
+def test_metadata_with_only_a_schema_is_accepted(log):
     schema = json.dumps(struct_of(column("a", "long")))
     given = {"id": "i", "schemaString": schema, "partitionColumns": None}
     log.commit(protocol(), {"metaData": {**given, "configuration": {"x": None}}})
@@ -255,7 +255,7 @@ def test_partition_values_may_be_nan_and_infinite(log):
     assert [row["a"] for row in log.rows("p < 100")] == [2]
 
 
-def test_dates_of_a_column_that_became_timestamps(log):
+def test_date_column_widened_to_timestamp(log):
     log.commit(
         protocol("timestampNtz", "typeWidening"),
         metadata([column("a", "date"), column("p", "date")], ["p"]),
@@ -319,7 +319,7 @@ def test_types_are_widened_at_every_level(log):
         assert log.open().scan(where).num_files == 0, where
 
 
-def test_structs_gain_lose_and_reorder_members(log):
+def test_structs_gain_lose_and_reorder_fields(log):
     old = pa.struct([("a", LONG), ("gone", LONG)])
     value = {"a": 1, "gone": 2}
     data = {
@@ -340,7 +340,7 @@ def test_structs_gain_lose_and_reorder_members(log):
 
 
 @pytest.mark.parametrize("mode", ["name", "id", "NAME"])
-def test_mapped_columns_are_found_in_lists_and_maps_and_under_new_names(log, mode):
+def test_mapped_columns_in_lists_and_maps_and_after_renames(log, mode):
     inner = struct_of(mapped("x y", "long", 3), mapped("z", "string", 4))
     columns = [
         mapped("id", "long", 1),
@@ -398,7 +398,7 @@ def test_two_mapped_columns_swap_their_names(log):
     assert log.open().scan().min("a") == 2
 
 
-def test_statistics_that_writers_truncate_lose_no_row(log):
+def test_truncated_statistics_lose_no_row(log):
     log.commit(protocol(), metadata([column("s", "string"), column("t", "timestamp")]))
     moment = dt.datetime(2024, 1, 1, 0, 0, 0, 123999, UTC)
     times = ["2024-01-01T00:00:00.123Z", "2023-12-31T16:00:00.123-08:00"]
@@ -420,7 +420,7 @@ def test_statistics_that_writers_truncate_lose_no_row(log):
     assert plan.max("s") in (None, texts[-1])
 
 
-def test_odd_statistics_are_unknown_statistics(log):
+def test_invalid_statistics_are_unknown(log):
     log.commit(protocol(), metadata([column("a", "long"), column("d", "decimal(20,2)")]))
     odd = ["", "null", "{", "[]", "{}", '{"numRecords":"x"}', '{"numRecords":-1}']
     odd += ['{"numRecords":1,"minValues":null,"maxValues":3,"nullCount":[]}']
@@ -434,7 +434,7 @@ def test_odd_statistics_are_unknown_statistics(log):
     assert log.rows("d > 100") == []
 
 
-def test_commit_times_are_declared_from_the_version_on_that_enabled_them(log):
+def test_in_commit_timestamps_apply_from_their_enablement_version(log):
     def info(time=None):
         declared = {} if time is None else {"inCommitTimestamp": time}
         return {"commitInfo": {"timestamp": 1, "operation": "X", **declared}}
@@ -456,7 +456,7 @@ def test_commit_times_are_declared_from_the_version_on_that_enabled_them(log):
     assert {ms: log.open().snapshot(timestamp=ms).version for ms in expected} == expected
 
 
-def test_a_commit_without_the_time_that_it_must_declare_is_an_error(log):
+def test_missing_in_commit_timestamp_raises(log):
     columns, enabled = [column("a", "long")], {"delta.enableInCommitTimestamps": "true"}
     log.commit({"commitInfo": {"inCommitTimestamp": 5}}, protocol(), metadata(columns, (), enabled))
     log.commit({"commitInfo": {}}).commit({"commitInfo": {"inCommitTimestamp": 9}})
@@ -464,7 +464,7 @@ def test_a_commit_without_the_time_that_it_must_declare_is_an_error(log):
         log.open().snapshot(timestamp=7)
 
 
-def test_a_file_whose_deletion_vector_changes_is_a_changed_file(log):
+def test_changed_deletion_vector_is_a_changed_file_in_diff(log):
     log.commit(protocol("deletionVectors"), metadata([column("a", "long")]))
     add = log.file("f", {"a": [1, 2, 3]}, stats=bounds(3, {"a": 1}, {"a": 3}, a=0))
     gone = {"remove": {"path": "f", "dataChange": True, "deletionTimestamp": 1}}
@@ -474,7 +474,7 @@ def test_a_file_whose_deletion_vector_changes_is_a_changed_file(log):
     assert "3 → 2 rows" in str(diff)
 
 
-def test_a_missing_file_with_deleted_rows_is_named_with_its_version(log):
+def test_missing_file_with_deletion_vector_raises_with_its_version(log):
     log.commit(protocol("deletionVectors"), metadata([column("a", "long")]))
     log.commit(log.file("f", {"a": [1, 2, 3]}, deletionVector=vector([0])))
     (log.root / "f").unlink()
@@ -504,21 +504,21 @@ def test_deletion_vectors_of_all_rows_and_of_none(log):
         {"pathOrInlineDv": ""},
     ],
 )
-def test_a_deletion_vector_that_contradicts_its_descriptor_is_an_error(log, changes):
+def test_deletion_vector_that_contradicts_its_descriptor_raises(log, changes):
     log.commit(protocol("deletionVectors"), metadata([column("a", "long")]))
     log.commit(log.file("f", {"a": [1, 2]}, deletionVector=vector([1], **changes)))
     with pytest.raises(arrowlog.DataFileError, match="deletion vector"):
         log.rows()
 
 
-def test_a_deletion_vector_beyond_the_end_of_the_file_is_an_error(log):
+def test_deletion_vector_beyond_the_end_of_the_file_raises(log):
     log.commit(protocol("deletionVectors"), metadata([column("a", "long")]))
     log.commit(log.file("f", {"a": [1, 2]}, deletionVector=vector([5])))
     with pytest.raises(arrowlog.DataFileError, match="deletes row 5"):
         log.rows()
 
 
-def test_a_checkpoint_needs_few_columns(log):
+def test_checkpoint_with_only_required_columns_is_read(log):
     state = [protocol(), metadata([column("a", "long")])]
     add = log.file("f", {"a": [1]})
     log.commit(*state, add)
@@ -528,7 +528,7 @@ def test_a_checkpoint_needs_few_columns(log):
     assert len(log.rows()) == 2
 
 
-def test_a_checkpoint_without_partition_values_is_not_used(log):
+def test_checkpoint_without_partition_values_is_ignored(log):
     columns = [column("a", "long"), column("p", "integer")]
     state = [protocol(), metadata(columns, ["p"])]
     add = log.file("f", {"a": [1]}, {"p": "7"})
@@ -544,7 +544,7 @@ def test_a_checkpoint_without_partition_values_is_not_used(log):
     assert plan.to_arrow_dataset().to_table()["p"].to_pylist() == [7]
 
 
-def test_typed_statistics_of_older_types_are_read_as_the_new_ones(log):
+def test_typed_statistics_of_widened_columns_are_converted(log):
     columns = [column("a", "long"), column("d", "timestamp_ntz"), column("e", "decimal(12,4)")]
     columns += [column("t", "timestamp"), column("x", "double"), column("later", "long")]
     state = [protocol("timestampNtz", "typeWidening"), metadata(columns)]
@@ -575,7 +575,7 @@ def test_typed_statistics_of_older_types_are_read_as_the_new_ones(log):
     assert {where: len(log.rows(where)) for where in counts} == counts
 
 
-def test_sidecars_are_named_in_many_ways_and_must_all_be_there(log):
+def test_sidecar_paths_in_every_spelling_and_missing_sidecars_raise(log):
     state = [protocol("v2Checkpoint"), metadata([column("a", "long")])]
     adds = [log.file(f"f{number}", {"a": [number]}) for number in range(4)]
     log.commit(*state, *adds)
@@ -596,7 +596,7 @@ def test_sidecars_are_named_in_many_ways_and_must_all_be_there(log):
         log.open().snapshot()
 
 
-def test_only_complete_sets_of_parts_count(log):
+def test_incomplete_multi_part_checkpoint_is_ignored(log):
     state = [protocol(), metadata([column("a", "long")])]
     adds = [log.file(f"f{number}", {"a": [number]}) for number in range(3)]
     log.commit(*state, *adds)
@@ -610,13 +610,13 @@ def test_only_complete_sets_of_parts_count(log):
 @pytest.mark.parametrize(
     "hint", ["", "garbage", "[1]", '{"version":99,"size":1}', '{"version":0,"parts":7,"x":{}}']
 )
-def test_the_hint_to_the_last_checkpoint_may_be_anything(log, hint):
+def test_invalid_last_checkpoint_hint_is_ignored(log, hint):
     log.commit(protocol(), metadata([column("a", "long")])).commit(log.file("f", {"a": [1]}))
     (log.log / "_last_checkpoint").write_text(hint)
     assert len(log.rows()) == 1
 
 
-def test_files_that_are_nothing_of_a_readers_are_ignored(log):
+def test_unrelated_files_in_the_log_are_ignored(log):
     log.commit(protocol(), metadata([column("a", "long")])).commit(log.file("f", {"a": [1]}))
     number = uuid.UUID(int=7)
     for name in (
@@ -643,7 +643,7 @@ def test_repair_of_a_delta_log_names_the_format(log, tmp_path):
     assert not target.parent.exists()
 
 
-def test_the_overview_names_the_format_and_its_features(log):
+def test_overview_names_the_format_and_its_features(log):
     log.commit(protocol("deletionVectors"), metadata([column("a", "long")]))
     shown = log.open().overview()
     assert "delta (read-only), reader 3, writer 7 with deletionVectors" in str(shown)
@@ -656,7 +656,7 @@ VECTOR += [("sizeInBytes", pa.int32()), ("cardinality", LONG)]
 
 @pytest.mark.parametrize("name", [name for name, _ in VECTOR if name != "offset"])
 @pytest.mark.parametrize("absent", [False, True], ids=["null", "absent"])
-def test_an_incomplete_deletion_vector_in_a_checkpoint_shows_no_deleted_row(log, name, absent):
+def test_incomplete_deletion_vector_in_a_checkpoint_raises(log, name, absent):
     state = [protocol("deletionVectors"), metadata([column("a", "long")])]
     add = log.file("f", {"a": [1, 2, 3]}, deletionVector=vector([0]) | {name: None})
     log.commit(*state, add)
@@ -667,7 +667,7 @@ def test_an_incomplete_deletion_vector_in_a_checkpoint_shows_no_deleted_row(log,
         log.open().scan().to_arrow_dataset().to_table()
 
 
-def test_a_v2_checkpoint_of_another_version_is_not_used(log):
+def test_v2_checkpoint_of_another_version_is_ignored(log):
     state = [protocol("v2Checkpoint"), metadata([column("a", "long")])]
     log.commit(*state)
     kinds = {**STATE, "checkpointMetadata": pa.struct([("version", LONG)])}
@@ -677,7 +677,7 @@ def test_a_v2_checkpoint_of_another_version_is_not_used(log):
         log.open().snapshot()
 
 
-def test_counts_of_rows_are_never_negative(log):
+def test_row_counts_are_never_negative(log):
     log.commit(protocol("deletionVectors"), metadata([column("a", "long")]))
     data = {"a": [1, 2, 3]}
     log.commit(log.file("f", data, stats=bounds(1, {"a": 1}), deletionVector=vector([0, 1])))
@@ -688,7 +688,7 @@ def test_counts_of_rows_are_never_negative(log):
     assert table.snapshot().num_records is None
 
 
-def test_a_selective_plan_reads_each_field_of_a_checkpoint_once(log, monkeypatch):
+def test_selective_plan_reads_each_checkpoint_field_once(log, monkeypatch):
     state = [protocol(), metadata([column("a", "long"), column("p", "integer")], ["p"])]
     adds = [
         log.file(f"f{i}", {"a": [i]}, {"p": str(i % 2)}, stats=bounds(1, {"a": i}, a=0))
@@ -712,7 +712,7 @@ def test_a_selective_plan_reads_each_field_of_a_checkpoint_once(log, monkeypatch
     assert read == [(("stats",), None), (("path",), 1)]
 
 
-def test_the_doctor_finds_replaced_files_and_damaged_deletion_vectors(log):
+def test_doctor_finds_replaced_files_and_damaged_deletion_vectors(log):
     log.commit(protocol("deletionVectors"), metadata([column("a", "long")]))
     add = log.file("f", {"a": [1, 2, 3]}, deletionVector=vector([0]))
     log.commit(add, log.file("g", {"a": [4]}))
@@ -726,7 +726,7 @@ def test_the_doctor_finds_replaced_files_and_damaged_deletion_vectors(log):
     assert found.paths("data-size") == ["g"]
 
 
-def test_conversion_in_place_keeps_odd_partition_values(log):
+def test_conversion_in_place_keeps_unusual_partition_values(log):
     columns = [column("a", "long"), column("d", "date"), column("x", "double")]
     log.commit(protocol("timestampNtz", "typeWidening"), metadata(columns, ["d", "x"]))
     log.commit(log.file("f", {"a": [1]}, {"d": "2024-01-02", "x": "NaN"}))
@@ -740,7 +740,7 @@ def test_conversion_in_place_keeps_odd_partition_values(log):
 
 
 @pytest.mark.parametrize("leaf", ["add.path", "add.stats", "metaData.schemaString"])
-def test_a_damaged_page_of_a_checkpoint_is_noticed_by_its_checksum(log, leaf):
+def test_damaged_checkpoint_page_is_detected_by_its_checksum(log, leaf):
     state = [protocol(), metadata([column("a", "long")])]
     adds = [log.file(f"f{i}", {"a": [i]}, stats=bounds(1, {"a": i}, a=0)) for i in range(30)]
     log.commit(*state, *adds)
@@ -763,7 +763,7 @@ def test_a_damaged_page_of_a_checkpoint_is_noticed_by_its_checksum(log, leaf):
         _ = log.open().snapshot().files
 
 
-def test_the_view_of_checkpoints_has_those_of_a_delta_log(log):
+def test_checkpoints_view_lists_delta_checkpoints(log):
     state = [protocol(), metadata([column("a", "long")])]
     log.commit(*state)
     path = log.checkpoint(state)
@@ -777,7 +777,7 @@ def test_the_view_of_checkpoints_has_those_of_a_delta_log(log):
 
 
 @pytest.mark.parametrize("mode", ["none", "id"])
-def test_variants_are_structs_of_their_two_parts(log, mode):
+def test_variants_are_read_as_structs_of_metadata_and_value(log, mode):
     configuration = {"delta.columnMapping.mode": mode}
     columns = [
         mapped("a", "long", 1),

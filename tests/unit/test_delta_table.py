@@ -1,4 +1,4 @@
-"""Delta tables through the handle: safety, time travel, doctor, conversion, refusals."""
+"""Delta tables through `Table`: safety, time travel, doctor, conversion, refusals."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def naive(root, version):
     return delta_model.naive_rows(str(root), state)
 
 
-def test_a_missing_or_damaged_deletion_vector_never_shows_deleted_rows(tmp_path):
+def test_missing_or_damaged_deletion_vector_raises(tmp_path):
     table, _ = with_vectors(tmp_path)
     expected = len(naive(tmp_path, table.version))
     plan = arrowlog.Table(tmp_path).scan()
@@ -70,7 +70,7 @@ def test_a_missing_or_damaged_deletion_vector_never_shows_deleted_rows(tmp_path)
     assert "missing-deletion-vector" in arrowlog.doctor(tmp_path).codes
 
 
-def test_files_with_deleted_rows_are_not_given_away_as_files(tmp_path):
+def test_file_lists_are_refused_for_files_with_deleted_rows(tmp_path):
     with_vectors(tmp_path)
     plan = arrowlog.Table(tmp_path).scan()
     with pytest.raises(arrowlog.InvalidRequest, match="deleted"):
@@ -79,7 +79,7 @@ def test_files_with_deleted_rows_are_not_given_away_as_files(tmp_path):
         list(plan.to_arrow_dataset().get_fragments())
 
 
-def test_counts_and_extremes_account_for_deleted_rows(tmp_path):
+def test_count_min_and_max_account_for_deleted_rows(tmp_path):
     table, add = with_vectors(tmp_path)
     rows = naive(tmp_path, table.version)
     plan = arrowlog.Table(tmp_path).scan()
@@ -92,7 +92,7 @@ def test_counts_and_extremes_account_for_deleted_rows(tmp_path):
     assert shown["deletion_vector"].startswith("u")
 
 
-def test_a_deletion_vector_outside_the_table_needs_permission(tmp_path):
+def test_external_deletion_vector_requires_allow_outside_paths(tmp_path):
     table = made(tmp_path / "t", steps=1, vectors=True)
     add = table.write_file()
     vector = table.write_vector([0])
@@ -112,7 +112,7 @@ def test_one_file_with_two_deletion_vectors_is_refused(tmp_path):
         arrowlog.Table(tmp_path, allow_outside_paths=True).scan().to_arrow_dataset().to_table()
 
 
-def test_writing_and_upkeep_are_refused_by_the_name_of_the_format(tmp_path):
+def test_writes_and_maintenance_are_refused_with_the_format_name(tmp_path):
     made(tmp_path)
     table = arrowlog.Table(tmp_path, allow_outside_paths=True)
     assert table.format == "delta"
@@ -134,7 +134,7 @@ def test_writing_and_upkeep_are_refused_by_the_name_of_the_format(tmp_path):
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
-def test_a_gap_is_an_error(tmp_path):
+def test_gap_raises(tmp_path):
     table = made(tmp_path, steps=4)
     (table.log / f"{2:020d}.json").unlink()
     with pytest.raises(arrowlog.LogCorrupt, match="version 2 is missing"):
@@ -142,7 +142,7 @@ def test_a_gap_is_an_error(tmp_path):
     assert "unreadable" in arrowlog.doctor(tmp_path).codes
 
 
-def test_versions_are_found_by_file_times_made_monotonic_and_by_in_commit_timestamps(tmp_path):
+def test_time_travel_by_monotonic_file_times_and_in_commit_timestamps(tmp_path):
     table = made(tmp_path, steps=5)
     for version in range(6):
         seconds = 900 if version == 3 else 1000 + 10 * version
@@ -169,7 +169,7 @@ def test_versions_are_found_by_file_times_made_monotonic_and_by_in_commit_timest
 
 
 @pytest.mark.parametrize("form", delta_model.FORMS)
-def test_a_damaged_checkpoint_is_bypassed_with_a_warning_or_is_an_error(tmp_path, form):
+def test_damaged_checkpoint_warns_or_raises(tmp_path, form):
     table = made(tmp_path, seed=5, steps=5, vectors=True, partitioned=True)
     truth = sorted(map(str, naive(tmp_path, table.version)))
     table.checkpoint(form)
@@ -221,7 +221,7 @@ def test_conversion_in_place_keeps_the_rows_and_reads_no_data_file(tmp_path):
 
 
 @pytest.mark.parametrize("features", [{"vectors": True}, {"mapping": "name"}, {"mapping": "id"}])
-def test_conversion_in_place_is_refused_where_files_do_not_tell_the_rows(tmp_path, features):
+def test_conversion_in_place_is_refused_where_files_lack_information(tmp_path, features):
     if "vectors" in features:
         table, _ = with_vectors(tmp_path / "t")
     else:
@@ -235,7 +235,7 @@ def test_conversion_in_place_is_refused_where_files_do_not_tell_the_rows(tmp_pat
     assert sorted(map(str, rows)) == sorted(map(str, expected))
 
 
-def test_the_doctor_finds_missing_files_wrong_sums_and_damaged_checkpoints(tmp_path):
+def test_doctor_finds_missing_files_wrong_checksums_and_damaged_checkpoints(tmp_path):
     table = made(tmp_path, seed=11, steps=5)
     assert arrowlog.doctor(tmp_path).healthy
     told = str(arrowlog.doctor(tmp_path))
@@ -258,7 +258,7 @@ def test_the_doctor_finds_missing_files_wrong_sums_and_damaged_checkpoints(tmp_p
     assert found.paths("missing-file") == [gone]
 
 
-def test_tables_on_any_store_are_opened(tmp_path):
+def test_tables_on_an_fsspec_store_are_opened(tmp_path):
     import fsspec
 
     table = made(tmp_path, seed=5, steps=5, vectors=True, partitioned=True)
@@ -301,7 +301,7 @@ MEMBERS = [
 
 
 @pytest.mark.parametrize("count", [1, 8000])
-def test_members_of_statistics_are_the_same_by_duckdb_and_one_by_one(count):
+def test_stats_members_by_duckdb_equal_parsing_one_by_one(count):
     valid = [text for text in TEXTS if text != "not json"]
     for texts in (TEXTS, valid):
         column = pa.chunked_array([pa.array(texts * count)])
@@ -321,7 +321,7 @@ def test_decimal_bounds_keep_every_digit():
     )
 
 
-def test_the_disk_cache_keeps_no_copy_of_a_delta_table(tmp_path):
+def test_disk_cache_does_not_store_delta_tables(tmp_path):
     table = made(tmp_path / "t", seed=11, steps=3, mapping="name")
     expected = sorted(map(str, naive(tmp_path / "t", table.version)))
     options = {"snapshotCache.path": str(tmp_path / "copies")}
@@ -380,7 +380,7 @@ def test_row_groups_without_a_matching_row_are_not_read(tmp_path):
         arrowlog.Table(tmp_path).scan("id < 25").to_arrow_dataset().to_table()
 
 
-def test_files_with_deleted_rows_keep_their_order_and_can_be_left_early(tmp_path):
+def test_files_with_deleted_rows_keep_their_order_and_stream(tmp_path):
     live = many_row_groups(tmp_path, rows=400, size=7, files=12)
     plan = arrowlog.Table(tmp_path).scan()
     order = {path: number for number, path in enumerate(plan.paths)}
@@ -427,7 +427,7 @@ def test_struct_fields_skip_files_by_nested_statistics(tmp_path, structs, mappin
     assert opened.scan("nested.x IS NULL").num_files == 0
 
 
-def test_a_checkpoint_with_damaged_names_is_an_error_that_names_it(tmp_path):
+def test_checkpoint_with_damaged_column_names_raises(tmp_path):
     table = made(tmp_path, steps=3)
     table.checkpoint("classic")
     for version in range(table.version + 1):

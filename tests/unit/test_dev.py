@@ -1,4 +1,4 @@
-"""What `dev.py` installs for a job."""
+"""Packages that `dev.py` installs for each job."""
 
 import importlib.util
 import tomllib
@@ -22,7 +22,7 @@ def dev():
 @pytest.mark.parametrize(
     ("extras", "project"), [("base", "."), ("docs", ".[docs]"), ("bench,docs", ".[bench,docs]")]
 )
-def test_pip_gets_brackets_only_around_extras(dev, monkeypatch, tmp_path, extras, project):
+def test_pip_requirement_has_brackets_only_with_extras(dev, monkeypatch, tmp_path, extras, project):
     installed = []
     environment = dev.Environment(str(tmp_path / "venv"), "constraints.txt")
     monkeypatch.setattr(dev.venv, "create", lambda folder, **_: folder.mkdir())
@@ -31,7 +31,7 @@ def test_pip_gets_brackets_only_around_extras(dev, monkeypatch, tmp_path, extras
     assert installed == [("-c", "constraints.txt", "-e", project)]
 
 
-def test_every_job_asks_for_extras_that_exist(dev):
+def test_every_job_uses_existing_extras(dev):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -45,7 +45,7 @@ def test_every_job_is_described(dev):
         assert f"python3 dev.py {job} " in dev.__doc__
 
 
-def test_the_lowest_versions_are_those_that_are_declared():
+def test_lowest_versions_match_the_declared_minimums():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     pins = {}

@@ -1,4 +1,4 @@
-"""Each code of the doctor: a damaged table shows it, and its fix makes it vanish."""
+"""Each doctor code: a damaged table has the finding, and its fix removes it."""
 
 import os
 import random
@@ -87,7 +87,7 @@ def written(root, versions=5, every=0):
     return table
 
 
-def test_nothing_is_wrong_with_a_table_of_ours(root):
+def test_healthy_table_has_no_findings(root):
     table = written(root, every=5)
     findings = table.doctor()
     assert list(findings) == []
@@ -111,7 +111,7 @@ def test_commit_broken_in_the_middle(events):
     assert "line 1" in finding.what
 
 
-def test_every_broken_commit_is_named(events):
+def test_every_broken_commit_is_reported(events):
     for version in (2, 3, 5):
         commit(events, version).write_bytes(b"{")
     findings = arrowlog.doctor(events)
@@ -126,14 +126,14 @@ def test_commit_torn_at_the_end(root):
     assert_mended(root, "commit-torn")
 
 
-def test_commit_broken_below_a_checkpoint_is_history(root):
+def test_commit_broken_below_a_checkpoint_is_a_warning(root):
     written(root, every=3)
     commit(root, 2).write_bytes(b"{")
     finding = assert_mended(root, "commit-broken", "warning")
     assert finding.fix.startswith("table.truncate_history(dry_run=True)  # ")
 
 
-def test_commit_broken_below_a_checkpoint_of_version_0_is_history(root):
+def test_commit_broken_below_a_checkpoint_of_version_0_is_a_warning(root):
     table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
     table.checkpoint()
     table.write(pa.table({"day": [None], "id": [1]}, schema=SCHEMA))
@@ -143,7 +143,7 @@ def test_commit_broken_below_a_checkpoint_of_version_0_is_history(root):
     assert finding.version == 0
 
 
-def test_commit_broken_at_version_0_is_not_left_to_truncation(root):
+def test_commit_broken_at_version_0_is_fixed_by_repair(root):
     written(root, every=3)
     commit(root, 0).write_bytes(b"{")
     finding = assert_mended(root, "commit-broken", "warning")  # truncation keeps version 0
@@ -246,7 +246,7 @@ def test_checkpoint_diverges(events):
     assert_mended(events, "checkpoint-diverges")
 
 
-def test_checkpoint_diverges_although_it_is_sealed(root):
+def test_checkpoint_with_valid_checksums_diverges_from_the_commits(root):
     written(root, every=5)
     data = commit(root, 4).read_bytes()
     commit(root, 3).write_bytes(data)  # whole, sealed, and not what it was
@@ -302,7 +302,7 @@ def test_data_missing(events):
     assert "restore the files from a backup" in finding.fix
 
 
-def test_many_data_files_missing_are_left_out_by_a_repair(root):
+def test_many_missing_data_files_are_dropped_by_repair(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [testing.add(f"f{n}", {"day": None}) for n in range(30)])
     log_damage.put(root, [f"f{n}" for n in range(5)])
@@ -311,7 +311,7 @@ def test_many_data_files_missing_are_left_out_by_a_repair(root):
     assert "arrowlog.repair(" in finding.fix
 
 
-def test_data_of_another_size(events):
+def test_data_file_of_another_size(events):
     path = events / "day=2024-01-02/part-00001.parquet"
     table = pq.read_table(path, partitioning=None)
     pq.write_table(table.slice(0, 10), path)
@@ -329,12 +329,12 @@ def test_orphans(events):
     assert not path.exists()
 
 
-def test_data_files_may_be_left_alone(events):
+def test_data_file_checks_can_be_disabled(events):
     os.unlink(events / "day=2024-01-02/part-00001.parquet")
     assert arrowlog.Table(events).doctor(data_files=False).codes == []
 
 
-def test_statistics_that_are_missing(root):
+def test_missing_statistics(root):
     table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
     pq.write_table(pa.table({"id": [1, 2]}), f"{root}/a.parquet")
     size = os.path.getsize(f"{root}/a.parquet")
@@ -349,8 +349,8 @@ def test_statistics_that_are_missing(root):
         table.doctor(assert_stats=["no"])
 
 
-def test_floats_without_a_count_of_nans(root):
-    """Their maxima prove nothing, until the count is added from the files."""
+def test_float_columns_without_nan_counts(root):
+    """Their maxima cannot be used until the counts are added from the files."""
     schema = pa.schema([("x", pa.float64()), ("y", pa.float32()), ("id", pa.int64())])
     table = arrowlog.Table.create(root, schema, options=QUIET)
     rows = pa.table({"x": [1.5, -0.0], "y": [1.0, float("nan")], "id": [1, 2]}, schema=schema)
@@ -368,14 +368,14 @@ def test_floats_without_a_count_of_nans(root):
     assert table.scan("y > 5").num_files == 1
 
 
-def test_statistics_that_were_dropped_because_they_are_long(root):
+def test_statistics_dropped_because_of_their_length(root):
     table = arrowlog.Table.create(root, pa.schema([("text", pa.string())]), options=QUIET)
     table.write(pa.table({"text": ["x" * 2000]}))
     assert_mended(root, "stats-missing", "error", assert_stats=["text"])
     assert table.refresh().files["max.text"][0].as_py() == "x" * 1023 + "y"
 
 
-def test_statistics_of_numbers_that_no_footer_has(root):
+def test_float_statistics_that_the_footer_lacks(root):
     schema = pa.schema([("x", pa.float64()), ("id", pa.int64())])
     table = arrowlog.Table.create(root, schema, options=QUIET)
     rows = {"a": [1.5, -2.5], "b": [float("nan"), 3.0]}
@@ -390,14 +390,14 @@ def test_statistics_of_numbers_that_no_footer_has(root):
     assert files["max.id"].to_pylist() == [2, 2]
 
 
-def test_a_column_of_nulls_needs_no_bounds(root):
+def test_all_null_column_needs_no_bounds(root):
     table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
     table.write(pa.table({"day": [None], "id": [None]}, schema=SCHEMA))
     assert table.doctor(assert_stats=["id"]).codes == []
 
 
 @pytest.mark.parametrize("mark", ["", " [TRUNCATED]"])
-def test_bounds_that_look_truncated(root, mark):
+def test_possibly_truncated_bounds(root, mark):
     schema = pa.schema([("text", pa.string())])
     table = arrowlog.Table.create(root, schema, options=QUIET)
     adds = []
@@ -412,7 +412,7 @@ def test_bounds_that_look_truncated(root, mark):
     assert_mended(root, "bounds-truncated", "info")
 
 
-def test_bounds_that_our_own_setting_cut(root):
+def test_bounds_truncated_by_a_setting(root):
     options = QUIET | {"stats.truncation.strategy": "truncate", "stats.truncation.maxLength": 40}
     table = arrowlog.Table.create(root, pa.schema([("text", pa.string())]), options=options)
     for letter in "ab":
@@ -458,13 +458,13 @@ def test_protocol_unknown(root):
     assert "protocol-unknown" not in arrowlog.doctor(root)
 
 
-def test_a_checkpoint_of_a_newer_protocol(root):
+def test_checkpoint_with_a_newer_protocol(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_checkpoint(root, 1, [testing.protocol(9, 9), OPENING[1]])
     assert found(root, "protocol-unknown", "error")
 
 
-def test_a_table_that_newer_writers_own(root):
+def test_table_with_unknown_writer_features(root):
     features = testing.protocol(2, 3, writerFeatures=["deletionVectors"])
     testing.write_commit(root, 0, [features, OPENING[1]])
     finding = found(root, "feature-unknown", "warning")
@@ -473,13 +473,13 @@ def test_a_table_that_newer_writers_own(root):
     assert arrowlog.doctor(root).codes == []
 
 
-def test_no_log_at_all(tmp_path):
+def test_missing_log(tmp_path):
     findings = arrowlog.doctor(tmp_path / "nowhere")
     assert findings.codes == ["unreadable"]
     assert findings.version is None
 
 
-def test_a_log_without_a_beginning(root):
+def test_log_without_version_0(root):
     testing.write_commit(root, 1, [GOOD])
     finding = found(root, "unreadable", "error")
     assert "backup" in finding.fix
@@ -488,7 +488,7 @@ def test_a_log_without_a_beginning(root):
     assert "unreadable" not in arrowlog.doctor(root, data_files=False)
 
 
-def test_a_log_that_cannot_be_read_is_examined_as_far_as_it_can_be_salvaged(events):
+def test_unreadable_log_is_examined_up_to_the_salvageable_version(events):
     commit(events, 5).write_bytes(b"{")
     findings = arrowlog.Table(events).doctor()
     assert findings.codes == ["commit-broken", "unreadable"]
@@ -504,7 +504,7 @@ def test_paths_outside_the_table(root):
     assert "paths-outside" not in table.doctor()
 
 
-def test_findings_for_programs_prompts_and_notebooks(events):
+def test_findings_as_arrow_text_and_html(events):
     os.unlink(commit(events, 3))
     (events / "day=2024-01-02/part-00001.parquet").unlink()
     findings = arrowlog.Table(events).doctor()
@@ -526,7 +526,7 @@ def test_findings_for_programs_prompts_and_notebooks(events):
 
 
 @pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
-def test_in_every_store(kind, request):
+def test_doctor_works_on_every_store(kind, request):
     place = store_places.make(kind, request)
     how = {"options": {"store.accelerate": kind != "s3fs-moto"}}
     place.put(f"{LOG_FOLDER}/{0:020d}.json", testing.lines(OPENING))
@@ -540,7 +540,7 @@ def test_in_every_store(kind, request):
     assert table.doctor().codes == ["commit-torn", "unreadable"]
 
 
-def test_a_clean_up_beside_it_does_no_harm(root, monkeypatch):
+def test_concurrent_cleanup_causes_no_finding(root, monkeypatch):
     table = written(root, every=2)
     whole = log_checks._check_commits
 

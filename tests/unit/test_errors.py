@@ -1,4 +1,4 @@
-"""The tree of errors, and that no message shows a credential."""
+"""The error hierarchy, and that no message shows a credential."""
 
 import pickle
 import traceback
@@ -32,28 +32,28 @@ def clean(text):
 
 
 @pytest.mark.parametrize("name", DIRECT)
-def test_every_error_is_right_below_the_base(name):
+def test_every_error_derives_from_the_base(name):
     found = getattr(arrowlog, name)
     assert found is getattr(errors, name)
     assert found.__bases__[0] is ArrowlogError
 
 
 @pytest.mark.parametrize("name", CONFLICTS)
-def test_every_conflict_is_below_commit_conflict(name):
+def test_every_conflict_derives_from_commit_conflict(name):
     assert getattr(arrowlog, name).__bases__ == (CommitConflict,)
 
 
-def test_an_invalid_request_is_a_value_error_and_the_others_are_not():
+def test_only_invalid_request_is_a_value_error():
     kinds = [getattr(arrowlog, name) for name in (*DIRECT, *CONFLICTS)]
     assert [kind for kind in kinds if issubclass(kind, ValueError)] == [InvalidRequest]
 
 
-def test_the_warning_is_a_user_warning_and_no_error():
+def test_arrowlog_warning_is_a_user_warning():
     assert issubclass(arrowlog.ArrowlogWarning, UserWarning)
     assert not issubclass(arrowlog.ArrowlogWarning, ArrowlogError)
 
 
-def test_the_parts_are_attributes_and_the_message_has_them():
+def test_error_parts_are_attributes_and_in_the_message():
     error = LogCorrupt(
         "it broke.", next="Mend it.", file="_transaction_log/1.json", line=3, version=1
     )
@@ -66,19 +66,19 @@ def test_the_parts_are_attributes_and_the_message_has_them():
     assert (error.line, error.version) == (3, 1)
 
 
-def test_parts_that_are_not_given_are_none():
+def test_missing_error_parts_are_none():
     error = LogCorrupt("it broke.")
     assert str(error) == "it broke."
     assert (error.next, error.file, error.line, error.version) == ("", None, None, None)
 
 
-def test_a_file_without_a_line_stands_in_front():
+def test_message_starts_with_the_file():
     assert str(LogCorrupt("it broke.", file="f")) == "f: it broke."
 
 
 @pytest.mark.promise("errors.survive_pickling")
 @pytest.mark.parametrize("kind", [LogCorrupt, InvalidRequest, arrowlog.ConcurrentRemove])
-def test_an_error_survives_the_way_between_processes(kind):
+def test_errors_survive_pickling(kind):
     error = kind("it broke.", next="Mend it.", file="f", line=3, version=1)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
@@ -87,7 +87,7 @@ def test_an_error_survives_the_way_between_processes(kind):
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_an_address_loses_what_is_secret(address):
+def test_redact_removes_secrets_from_uris(address):
     assert clean(redact(address))
     assert redact(address).partition("://")[0] == address.partition("://")[0]
     assert redact(address).endswith(("/t", "/t#part"))
@@ -116,26 +116,26 @@ def test_no_part_of_an_error_shows_a_credential(address, shape):
         "",
     ],
 )
-def test_what_holds_no_credential_stays(text):
+def test_redact_keeps_text_without_credentials(text):
     assert redact(text) == text
 
 
 @pytest.mark.parametrize("scheme", ["nosuchprotocol", "memory"])
-def test_a_table_that_cannot_be_opened_shows_no_credential(scheme):
+def test_failed_open_shows_no_credential(scheme):
     with pytest.raises(ArrowlogError) as caught:
         arrowlog.Table(f"{scheme}://user:hunter2@host/t?token=t0ken")
     assert clean(str(caught.value))
     assert clean("".join(traceback.format_exception_only(caught.value)))
 
 
-def test_a_store_that_fails_shows_no_credential():
+def test_store_error_shows_no_credential():
     error = store_error("read", ADDRESSES[1], OSError(f"GET {ADDRESSES[2]} failed"))
     assert clean(str(error))
     assert "https://host/t" in str(error)
 
 
 @pytest.mark.parametrize("raised", [FileNotFoundError, OSError])
-def test_a_read_that_fails_shows_no_credential(raised):
+def test_failed_read_shows_no_credential(raised):
     def call():
         raise raised(ADDRESSES[1])
 

@@ -1,4 +1,4 @@
-"""Explanations: what each clause dropped, and why the rest was kept."""
+"""Explanations: what each clause skipped, and why the other files were kept."""
 
 import json
 
@@ -41,7 +41,7 @@ def clauses(table, where):
     return table.scan(where).explain().clauses
 
 
-def test_clauses_account_for_what_they_drop(table):
+def test_clauses_count_the_files_they_skip(table):
     found = table.scan("day = '2024-01-02' AND id < 20 AND length(name) = 1").explain()
     day, identity, length = found.clauses
     assert (day.text, day.files_dropped, day.bytes_dropped) == ("day = '2024-01-02'", 1, 1)
@@ -55,7 +55,7 @@ def test_clauses_account_for_what_they_drop(table):
     assert found.pruned == 0.5
 
 
-def test_what_others_drop_as_well_is_redundant(table):
+def test_clause_that_skips_no_further_file_is_redundant(table):
     wide, narrow = clauses(table, "id < 20 AND id < 10")
     assert wide.redundant
     assert not narrow.redundant
@@ -75,11 +75,11 @@ REASONS = [
 
 
 @pytest.mark.parametrize(("where", "kept"), REASONS)
-def test_it_says_why_files_are_kept(table, where, kept):
+def test_reasons_for_kept_files(table, where, kept):
     assert clauses(table, where)[0].kept == kept
 
 
-def test_a_row_for_each_file_and_clause(table):
+def test_one_row_per_file_and_clause(table):
     plan = table.scan("day = '2024-01-02' AND id < 20")
     rows = plan.explain().to_arrow()
     assert rows.column_names == ["path", "clause", "kept", "reason"]
@@ -91,7 +91,7 @@ def test_a_row_for_each_file_and_clause(table):
     assert [path for path, kept in found.items() if all(kept)] == plan.paths
 
 
-def test_it_prints_and_shows_itself(table):
+def test_explanation_as_text_and_html(table):
     found = table.scan("day = '2024-01-02' AND name <> '<b>'").explain()
     text = str(found)
     assert "3 of 4 files to read (25.0% pruned)" in text
@@ -103,7 +103,7 @@ def test_it_prints_and_shows_itself(table):
     assert "<b>" not in html
 
 
-def test_without_a_predicate_there_is_nothing_to_explain(table):
+def test_explanation_without_a_predicate_is_empty(table):
     found = table.scan().explain()
     assert found.clauses == ()
     assert found.pruned == 0
@@ -111,7 +111,7 @@ def test_without_a_predicate_there_is_nothing_to_explain(table):
     assert "4 of 4 files" in str(found)
 
 
-def test_an_empty_table_has_a_plan(root):
+def test_empty_table_has_a_plan(root):
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(SCHEMA, ["day"])])
     plan = arrowlog.Table(root).scan("day = '2024-01-01' AND id > 5 AND year(day) = 2024")
     assert (plan.num_files, plan.total_files, plan.size_bytes, plan.num_records) == (0, 0, 0, 0)
@@ -125,7 +125,7 @@ def test_an_empty_table_has_a_plan(root):
     assert plan.splits() == []
 
 
-def test_facts_that_the_log_can_and_cannot_tell(root):
+def test_count_min_and_max_are_exact_or_none(root):
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(SCHEMA, ["day"])])
     stats = json.dumps({"nullCount": {"id": 0, "x": 0, "name": 0}})
     fields = {"stats": stats, "numRecords": 10}
@@ -151,7 +151,7 @@ def test_facts_that_the_log_can_and_cannot_tell(root):
     assert "files=2 of 2" in repr(whole)
 
 
-def test_times_that_may_be_cut_are_no_extremes(root):
+def test_possibly_truncated_timestamps_give_no_min_or_max(root):
     schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
     day = "2024-01-01T00:00:00"
@@ -168,7 +168,7 @@ def test_times_that_may_be_cut_are_no_extremes(root):
     assert table.scan().min("at") is None
 
 
-def test_an_expression_tells_by_which_condition_it_skips(table):
+def test_expression_shows_the_derived_condition(table):
     found = table.scan("id * 2 < 30 AND upper(name) = 'X' AND id + 0 < id").explain()
     product, upper, other = found.clauses
     assert (product.tested, product.files_dropped) == ("id <= 14", 1)

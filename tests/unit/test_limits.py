@@ -1,4 +1,4 @@
-"""Long and deep predicates work, or are refused in words: no crash, no squared memory."""
+"""Long and deep predicates work or raise `InvalidRequest`, without crashes or quadratic memory."""
 
 import functools
 import operator
@@ -72,14 +72,14 @@ IN = {
 
 
 @pytest.mark.parametrize("form", IN)
-def test_lists_of_many_values_work_in_every_reader(table, form):
+def test_long_in_lists_work_in_every_reader(table, form):
     where, count = IN[form]
     assert every_reader(table.scan(where)) == {count}
 
 
 @pytest.mark.parametrize("negated", ["", "NOT "])
 @pytest.mark.parametrize("kind", ["id", "f", "s"])
-def test_a_set_means_what_single_comparisons_do(table, kind, negated):
+def test_in_list_equals_single_comparisons(table, kind, negated):
     values = [f"'x{n}'" if kind == "s" else f"{n}.0" if kind == "f" else n for n in range(-200, 20)]
     where = f"{kind} {negated}IN ({', '.join(map(str, values))})"
     rows = table.scan().to_arrow_dataset().to_table()
@@ -111,12 +111,12 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("form", CHAINS)
-def test_chains_of_thousands_work_in_every_reader(table, form):
+def test_long_chains_work_in_every_reader(table, form):
     where, count = CHAINS[form]
     assert every_reader(table.scan(where)) == {count}
 
 
-def test_arrow_is_not_given_more_conditions_than_its_stack_holds():
+def test_arrow_gets_no_expression_too_deep_for_its_stack():
     long = parse_predicate(" OR ".join(f"id > {n}" for n in range(2000)), SCHEMA).tree
     short = parse_predicate(" OR ".join(f"id > {n}" for n in range(200)), SCHEMA).tree
     assert emit_pyarrow(long, SCHEMA) is None
@@ -154,14 +154,14 @@ DEEP = {
 @pytest.mark.promise("predicate.limits")
 @pytest.mark.parametrize("count", [1000, 20_000])
 @pytest.mark.parametrize("form", DEEP)
-def test_what_is_too_deep_is_refused_in_words(table, form, count):
+def test_too_deep_predicate_raises_invalid_request(table, form, count):
     with pytest.raises(arrowlog.InvalidRequest, match=r"too deeply|too long"):
         # polars itself ends the process when an expression of some thousand levels is made.
         table.scan(DEEP[form](min(count, 2000) if form.startswith("polars") else count))
 
 
 @pytest.mark.parametrize("form", ["sum", "concatenation", "casts"])
-def test_the_deepest_that_is_allowed_works_everywhere(table, form):
+def test_deepest_allowed_predicate_works_in_every_reader(table, form):
     where = DEEP[form](limits.PREDICATE_DEPTH_MAX - 10)
     plan = table.scan(where)
     assert len(every_reader(plan)) == 1
@@ -182,25 +182,25 @@ TOO_LONG = {
 
 @pytest.mark.promise("predicate.limits")
 @pytest.mark.parametrize("form", TOO_LONG)
-def test_what_is_too_long_is_refused_in_words(table, form):
+def test_too_long_predicate_raises_invalid_request(table, form):
     with pytest.raises(arrowlog.InvalidRequest, match="more than 100,000 conditions"):
         table.scan(TOO_LONG[form](limits.PREDICATE_CONDITIONS_MAX + 10))
 
 
 @pytest.mark.parametrize("form", ["polars", "pyarrow"])
-def test_the_longest_that_is_allowed_is_read(form):
-    """Engines write expressions down by recursion, a level for each part of a chain."""
+def test_longest_allowed_predicate_is_parsed(form):
+    """Engines serialize expressions recursively, one level per operand of a chain."""
     tree = parse_predicate(TOO_LONG[form](90_000), SCHEMA).tree
     assert (tree.op, len(tree.args)) == ("or", 90_000)
 
 
-def test_a_deep_stack_gives_answers_and_errors():
+def test_run_on_deep_stack_returns_results_and_raises_errors():
     assert limits.run_on_deep_stack(lambda: 5) == 5
     with pytest.raises(KeyError):
         limits.run_on_deep_stack(lambda: {}["a"])
 
 
-def test_without_memory_for_a_deep_stack_the_usual_one_is_used(monkeypatch):
+def test_usual_stack_is_used_when_a_deep_one_cannot_be_allocated(monkeypatch):
     def refuse(_):
         raise RuntimeError("can't start new thread")
 
@@ -223,7 +223,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
-def test_a_long_text_takes_memory_in_proportion_to_its_length(table):
+def test_long_literal_needs_linear_memory(table):
     """Every prefix of 400,000 characters would be 80 GB."""
     paths = os.pathsep.join([str(Path(arrowlog.__file__).parent.parent), *sys.path])
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Cutting lines: what random damage to regular lines rarely reaches, each by itself."""
+"""Line splitting: cases that random damage to regular lines rarely reaches."""
 
 import random
 
@@ -35,7 +35,7 @@ def cut(lines: list[bytes]) -> tuple[list[list[str]], list[int] | None]:
     return [part.to_pylist() for part in found.values], rows
 
 
-def test_values_are_cut_out_of_every_line():
+def test_values_are_extracted_from_every_line():
     lines = [b"a=1,const,bb=x!", b"a=,const,bb=!", b"a=22,const,bb=!!"]
     assert cut(lines) == ([["1", "", "22"], ["x", "", "!"]], None)
 
@@ -61,14 +61,14 @@ def test_values_are_cut_out_of_every_line():
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_an_odd_line_is_left_out_and_no_other(odd, place):
+def test_only_the_irregular_line_is_left_out(odd, place):
     lines = [b"a=1,const,bb=x!", b"a=2,const,bb=y y!"]
     lines.insert(place, odd)
     rows = [row for row in range(3) if row != place]
     assert cut(lines) == ([["1", "2"], ["x", "y y"]], rows)
 
 
-def test_text_that_is_not_utf_8_is_refused():
+def test_invalid_utf_8_is_refused():
     assert cut(["a=é,const,bb=x!".encode()]) == ([["é"], ["x"]], None)
     with pytest.raises(pa.ArrowInvalid):
         cut([b"a=\xff,const,bb=x!"])
@@ -85,7 +85,7 @@ def test_blocks_are_whole_lines(monkeypatch):
     assert all(block.endswith(b"\n") for block in blocks)
 
 
-def test_searches_agree_with_those_of_bytes(monkeypatch):
+def test_octet_searches_equal_bytes_searches(monkeypatch):
     monkeypatch.setattr(line_splitter, "_SEARCHED_BYTES", 7)
     rng = random.Random(6)
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Every log line: at its level, once, with exactly the fields that are documented."""
+"""Every log record: at its level, once, with exactly the documented fields."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ from arrowlog.storage.fsspec_store import MemoryStore
 INFO, WARNING, ERROR = logging.INFO, logging.WARNING, logging.ERROR
 
 
-def test_a_checkpoint_is_told_once(tmp_path, lines):
+def test_checkpoint_is_logged_once(tmp_path, lines):
     table = create(tmp_path / "t")
     append(table)
     result = table.checkpoint()
@@ -35,7 +35,7 @@ def test_a_checkpoint_is_told_once(tmp_path, lines):
     assert len(lines("checkpoint_created")) == 1
 
 
-def test_a_checkpoint_in_the_background_is_told_and_so_is_its_cleanup(tmp_path, lines):
+def test_background_checkpoint_and_its_cleanup_are_logged(tmp_path, lines):
     table = create(tmp_path / "t", **{"checkpoint.enabled": True, "checkpoint.interval": 1})
     append(table)
     assert table.wait_for_checkpoint(SECONDS_MAX)
@@ -45,7 +45,7 @@ def test_a_checkpoint_in_the_background_is_told_and_so_is_its_cleanup(tmp_path, 
     assert not lines("cleanup_done")
 
 
-def test_a_cleanup_tells_what_it_deleted(tmp_path, lines):
+def test_cleanup_logs_deleted_files(tmp_path, lines):
     soon = {"logRetention.duration": "0s", "checkpointRetention.duration": "0s"}
     table = create(tmp_path / "t", **soon)
     for number in range(3):
@@ -67,7 +67,7 @@ class Stubborn(store_module.LocalStore):
         raise StoreUnavailable("It is nailed down.")
 
 
-def test_a_deletion_that_fails_is_a_warning(tmp_path, lines, monkeypatch):
+def test_failed_deletion_is_logged_as_a_warning(tmp_path, lines, monkeypatch):
     table = create(tmp_path / "t")
     append(table)
     append(table, "b")
@@ -84,7 +84,7 @@ def test_a_deletion_that_fails_is_a_warning(tmp_path, lines, monkeypatch):
     assert "It is nailed down" in lines("cleanup_failed")[0].reason
 
 
-def test_young_commits_and_the_wait_for_them_are_told(lines, monkeypatch, tmp_path):
+def test_young_commits_and_the_wait_for_them_are_logged(lines, monkeypatch, tmp_path):
     monkeypatch.setattr(MemoryStore, "cheap_stat", False)  # as over a network
     table = create(f"memory://{tmp_path.name}", **{"logRetention.duration": "0s"})
     append(table)
@@ -98,7 +98,7 @@ def test_young_commits_and_the_wait_for_them_are_told(lines, monkeypatch, tmp_pa
     assert 0 < line.wait_seconds <= line.seconds == 30
 
 
-def test_skips_and_cooldowns_are_told(tmp_path, lines):
+def test_skips_and_cooldowns_are_logged(tmp_path, lines):
     table = create(tmp_path / "t")
     append(table, "bad.parquet")
     table.skips.record("bad.parquet", "torn")
@@ -117,7 +117,7 @@ def test_skips_and_cooldowns_are_told(tmp_path, lines):
     assert {each.path for each in lines("file_in_cooldown")} == {"bad.parquet"}
 
 
-def test_a_file_that_a_merge_leaves_out_is_a_warning(tmp_path, lines):
+def test_file_skipped_by_compaction_is_logged_as_a_warning(tmp_path, lines):
     table = create(tmp_path / "t")
     for day in range(3):
         table.write(pa.table({"day": [None], "id": [day]}).cast(small_table.SCHEMA))
@@ -135,7 +135,7 @@ def test_a_file_that_a_merge_leaves_out_is_a_warning(tmp_path, lines):
     )
 
 
-def test_vacuum_is_told(tmp_path, lines):
+def test_vacuum_is_logged(tmp_path, lines):
     table = create(tmp_path / "t")
     Path(table.uri, "orphan.parquet").write_bytes(b"x" * 7)
     result = table.vacuum("0s", force=True)
@@ -146,7 +146,7 @@ def test_vacuum_is_told(tmp_path, lines):
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4", "snappy", "none"])
-def test_codec_and_sizes_of_commits_are_told(tmp_path, lines, codec):
+def test_codec_and_sizes_of_commits_are_logged(tmp_path, lines, codec):
     table = create(tmp_path / "t", **{"transaction.compression.codec": codec})
     result = append(table, "x", "y" * 2000)
     (written,) = lines("commit_landed")
@@ -168,7 +168,7 @@ def test_codec_and_sizes_of_commits_are_told(tmp_path, lines, codec):
 
 @pytest.mark.parametrize("commits", [1, 200])
 @pytest.mark.parametrize("size", [10, 200_000])
-def test_every_commit_that_is_read_is_told_however_it_is_read(tmp_path, lines, commits, size):
+def test_every_commit_read_is_logged(tmp_path, lines, commits, size):
     """Small files are read in batches, large ones alone, over a network several at a time."""
     if size > 10 and commits > 1:
         commits = 3
@@ -184,7 +184,7 @@ def test_every_commit_that_is_read_is_told_however_it_is_read(tmp_path, lines, c
         assert all(line.bytes == line.uncompressed_bytes for line in read)
 
 
-def test_an_unknown_codec_is_an_error(tmp_path, lines):
+def test_unknown_codec_is_logged_as_an_error(tmp_path, lines):
     table = create(tmp_path / "t")
     append(table)
     Path(table.uri, "_transaction_log", f"{1:020d}.json").write_bytes(b"\x01\x09abc")
@@ -195,7 +195,7 @@ def test_an_unknown_codec_is_an_error(tmp_path, lines):
     assert line.path == f"_transaction_log/{1:020d}.json"
 
 
-def test_loads_and_refreshes_are_told(tmp_path, lines):
+def test_loads_and_refreshes_are_logged(tmp_path, lines):
     table = create(tmp_path / "t")
     append(table)
     reader = arrowlog.Table(tmp_path / "t")
@@ -213,7 +213,7 @@ def test_loads_and_refreshes_are_told(tmp_path, lines):
     assert (line.source, line.checkpoint, line.commits) == ("checkpoint", 2, 0)
 
 
-def test_attempts_and_conflicts_are_told(tmp_path, lines):
+def test_commit_attempts_and_conflicts_are_logged(tmp_path, lines):
     table = create(tmp_path / "t")
     append(table, "a")
     other = arrowlog.Table(tmp_path / "t", options={"checkpoint.enabled": False})
@@ -228,7 +228,7 @@ def test_attempts_and_conflicts_are_told(tmp_path, lines):
     assert {each.operation for each in lines("commit_attempt")} == {"WRITE", "DELETE"}
 
 
-def test_a_lost_race_is_told(tmp_path, lines, monkeypatch):
+def test_lost_race_is_logged(tmp_path, lines, monkeypatch):
     table = create(tmp_path / "t")
     append(table, "a")
     usual = store_module.LocalStore.put_if_absent
@@ -245,7 +245,7 @@ def test_a_lost_race_is_told(tmp_path, lines, monkeypatch):
     assert lines("commit_landed")[-1].attempts == 2
 
 
-def test_a_commit_of_unknown_outcome_is_a_warning(tmp_path, lines, monkeypatch):
+def test_commit_of_unknown_outcome_is_logged_as_a_warning(tmp_path, lines, monkeypatch):
     table = create(tmp_path / "t", **{"commit.timeoutSeconds": 1})
     append(table)
     monkeypatch.setattr(
@@ -257,7 +257,7 @@ def test_a_commit_of_unknown_outcome_is_a_warning(tmp_path, lines, monkeypatch):
     assert (line.version, line.txn_id) == (2, raised.value.txn_id)
 
 
-def test_a_checkpoint_that_fails_is_a_warning(tmp_path, lines, monkeypatch):
+def test_failed_checkpoint_is_logged_as_a_warning(tmp_path, lines, monkeypatch):
     table = create(tmp_path / "t", **{"checkpoint.enabled": True, "checkpoint.interval": 1})
     usual = store_module.LocalStore.put_if_absent
 
@@ -276,7 +276,7 @@ def test_a_checkpoint_that_fails_is_a_warning(tmp_path, lines, monkeypatch):
     assert table.metrics()["checkpoint_failures"] == 1
 
 
-def test_a_repair_is_told(tmp_path, lines):
+def test_repair_is_logged(tmp_path, lines):
     table = create(tmp_path / "t")
     append(table, "gone.parquet")
     log = f"{table.uri}/_transaction_log"
@@ -288,7 +288,7 @@ def test_a_repair_is_told(tmp_path, lines):
     assert lines("repair_failed")[0].levelno == ERROR
 
 
-def test_every_line_has_a_test():
+def test_every_log_event_has_a_test():
     text = (
         Path(__file__).read_text()
         + Path(__file__).with_name("test_checkpoint_errors.py").read_text()
@@ -296,7 +296,7 @@ def test_every_line_has_a_test():
     assert not [name for name in EVENTS if f'lines("{name}")' not in text]
 
 
-def test_a_repeated_request_is_told_without_secrets(lines, tmp_path):
+def test_retried_request_is_logged_without_secrets(lines, tmp_path):
     store = MemoryStore(f"memory://{tmp_path.name}", {"secret": "hunter2hunter2"}, None, 5)
     failures = [OSError("no hunter2hunter2 here"), None]
 
@@ -312,7 +312,7 @@ def test_a_repeated_request_is_told_without_secrets(lines, tmp_path):
     assert store.metrics["store_retries"] == {"memory": {"read": 1}}
 
 
-def test_a_fork_that_stops_checkpoints_is_told_once(tmp_path, lines, monkeypatch):
+def test_checkpoints_stopped_by_a_fork_are_logged_once(tmp_path, lines, monkeypatch):
     from arrowlog.maintenance import checkpointing
 
     table = create(tmp_path / "t", **{"checkpoint.enabled": True, "checkpoint.interval": 1})
@@ -332,7 +332,7 @@ assert not logging.getLogger("arrowlog").isEnabledFor(logging.INFO)
 """
 
 
-def test_nothing_is_printed_unless_the_application_logs(tmp_path):
+def test_nothing_is_printed_without_logging_configuration(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SILENT, str(tmp_path / "t")],
         capture_output=True,
@@ -342,7 +342,7 @@ def test_nothing_is_printed_unless_the_application_logs(tmp_path):
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_lines_that_are_not_enabled_format_nothing(tmp_path, monkeypatch, caplog):
+def test_disabled_log_levels_create_no_records(tmp_path, monkeypatch, caplog):
     caplog.set_level(WARNING, logger="arrowlog")
     monkeypatch.setattr(
         logging.Logger, "makeRecord", lambda *_, **__: pytest.fail("a record was made")
@@ -355,7 +355,7 @@ def test_lines_that_are_not_enabled_format_nothing(tmp_path, monkeypatch, caplog
 
 @pytest.mark.s3
 @pytest.mark.parametrize("accelerate", [True, False])
-def test_no_line_and_no_metric_has_a_credential(moto, caplog, accelerate):
+def test_no_log_record_or_metric_has_a_credential(moto, caplog, accelerate):
     caplog.set_level(logging.DEBUG, logger="arrowlog")
     server, client = moto
     bucket = f"logged-{accelerate}".lower()
@@ -399,7 +399,7 @@ raise SystemExit(arrowlog.cli.main())
 """
 
 
-def test_the_command_line_prints_a_checkpoint_that_failed_in_the_background(tmp_path):
+def test_command_line_prints_a_failed_background_checkpoint(tmp_path):
     create(tmp_path / "t")
     command = [sys.executable, "-c", COMMAND, str(tmp_path / "t")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

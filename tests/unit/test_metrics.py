@@ -1,4 +1,4 @@
-"""Metrics: what is counted, how it is shown, and that threads, forks and pickles keep it true."""
+"""Metrics: what is counted and displayed, with threads, forks and pickling."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def from_zero():
     arrowlog.metrics.reset()
 
 
-def test_a_handle_counts_what_it_does(tmp_path):
+def test_table_handle_counts_its_operations(tmp_path):
     table = create(tmp_path / "t", **{"logRetention.duration": "0s"})
     results = [append(table, f"f{number}") for number in range(3)]
     done = table.checkpoint()
@@ -44,7 +44,7 @@ def test_a_handle_counts_what_it_does(tmp_path):
     assert set(found) == set(INSTRUMENTS)
 
 
-def test_the_process_counts_all_handles_and_a_handle_only_itself(tmp_path):
+def test_process_metrics_include_all_handles(tmp_path):
     one, two = create(tmp_path / "1"), create(tmp_path / "2")
     append(one)
     append(two)
@@ -113,7 +113,7 @@ def test_reset_starts_again_at_zero(tmp_path):
     assert arrowlog.metrics["commits"] == 2  # of the process, which was not reset
 
 
-def test_views_agree(tmp_path):
+def test_dict_arrow_and_text_views_agree(tmp_path):
     table = create(tmp_path / "t")
     append(table)
     table.checkpoint()
@@ -131,7 +131,7 @@ def test_views_agree(tmp_path):
     assert {"checkpoints", "commits", "store_requests"} <= {row["metric"] for row in rows}
 
 
-def test_it_prints_well(tmp_path):
+def test_metrics_repr(tmp_path):
     table = create(tmp_path / "t")
     append(table)
     text = repr(table.metrics())
@@ -142,7 +142,7 @@ def test_it_prints_well(tmp_path):
     assert "nothing was counted" in repr(Metrics())
 
 
-def test_checkpoints_have_a_frequency(tmp_path):
+def test_per_hour_frequency_of_checkpoints(tmp_path):
     table = create(tmp_path / "t")
     append(table)
     table.checkpoint()
@@ -185,7 +185,7 @@ def test_no_count_is_lost_between_threads():
 
 
 @pytest.mark.fork
-def test_a_forked_child_starts_at_zero_and_is_not_blocked():
+def test_forked_child_starts_at_zero_and_is_not_blocked():
     registry = child_metrics()
     stop = threading.Event()
 
@@ -238,7 +238,7 @@ def exported(reader):
     return points
 
 
-def test_everything_is_exported_to_opentelemetry(tmp_path):
+def test_all_metrics_are_exported_to_opentelemetry(tmp_path):
     reader = InMemoryMetricReader()
     registry = child_metrics()
     stop = registry.export_to_opentelemetry(MeterProvider([reader]))
@@ -264,7 +264,7 @@ def test_everything_is_exported_to_opentelemetry(tmp_path):
     assert exported(reader)["arrowlog.commit_ms",].count == 2
 
 
-def test_a_table_shows_in_opentelemetry(tmp_path):
+def test_table_operations_are_exported_to_opentelemetry(tmp_path):
     reader = InMemoryMetricReader()
     stop = arrowlog.metrics.export_to_opentelemetry(MeterProvider([reader]))
     table = create(tmp_path / "t")
@@ -278,7 +278,7 @@ def test_a_table_shows_in_opentelemetry(tmp_path):
     stop()
 
 
-def test_the_export_needs_its_package(monkeypatch):
+def test_opentelemetry_export_requires_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.metrics", None)
     with pytest.raises(arrowlog.InvalidRequest, match=r"arrowlog\[otel\]"):
         child_metrics().export_to_opentelemetry()
@@ -314,7 +314,7 @@ def test_every_result_has_its_duration(tmp_path, call):
     assert result.milliseconds > 0
 
 
-def test_names_are_those_of_the_instruments(root):
+def test_metric_names_are_the_instruments(root):
     table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
     assert "commits" in table.metrics()
     assert "none" not in table.metrics()

@@ -1,4 +1,4 @@
-"""Parts of a handle that are made when they are first used."""
+"""Parts of a handle that are created on first use."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +18,13 @@ def table(root):
     return arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
 
 
-def test_reading_makes_neither_a_session_nor_a_checkpointer(table):
+def test_reading_creates_neither_session_nor_checkpointer(table):
     table.snapshot()
     assert table.scan("id = 7").num_files == 0
     assert not set(LAZY) & set(vars(table))
 
 
-def test_a_commit_makes_what_it_needs_once(table):
+def test_commit_creates_its_parts_once(table):
     table.append([arrowlog.add_file("a", size=1)])
     session = table._session
     table.append([arrowlog.add_file("b", size=1)])
@@ -32,7 +32,7 @@ def test_a_commit_makes_what_it_needs_once(table):
     assert set(LAZY) & set(vars(table)) == {"_checkpointer", "_session"}
 
 
-def test_threads_that_come_first_together_get_the_same_part():
+def test_concurrent_first_uses_get_the_same_part():
     barrier, made = threading.Barrier(4), []
 
     class Owner:
@@ -50,8 +50,8 @@ def test_threads_that_come_first_together_get_the_same_part():
     assert owner.part is parts[0]
 
 
-def test_no_module_uses_the_cached_property_whose_lock_all_objects_share():
-    """Before Python 3.12, a thread that computes a property blocks those of all other objects."""
+def test_no_module_uses_functools_cached_property():
+    """Before Python 3.12, its lock is shared by all instances of a class."""
     package = Path(arrowlog.__file__).parent
     users = [path for path in package.rglob("*.py") if "import cached_property" in path.read_text()]
     assert [path.name for path in users] == ["fork_safety.py"]

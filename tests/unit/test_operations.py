@@ -1,9 +1,10 @@
-"""Each operation, one at a time: what it writes, what it refuses."""
+"""Each operation alone: what it writes and what it refuses."""
 
 import json
 import os
 from pathlib import Path
 
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,7 +56,7 @@ def last(table):
     return log.commits[-1]
 
 
-def test_a_result_says_what_became_of_it(table):
+def test_commit_result_fields(table):
     result = table.append([file("d", num_records=3), file("e", num_records=4)])
     assert (result.version, result.attempts, result.operation) == (2, 1, "WRITE")
     assert not result.duplicate
@@ -104,7 +105,7 @@ def test_remove_by_path_or_by_partition(table, what, left):
     assert live(table) == left
 
 
-def test_remove_takes_absolute_paths_in_a_list(table):
+def test_remove_accepts_absolute_paths_in_a_list(table):
     table.remove([f"{table.uri}/a", f"file://{table.uri}/b"])
     assert live(table) == ["c", "n"]
 
@@ -135,6 +136,8 @@ def test_remove_takes_absolute_paths_in_a_list(table):
         (lambda t: t.append([file("z", splitTags="x")]), "a list of text"),
         (lambda t: t.append([file("z", stats={"numRecords": 1})]), "Must be text"),
         (lambda t: t.append(None), "adds is None"),
+        (lambda t: t.append(pa.table({"id": [1]})), r"`table.write\(data\)`"),
+        (lambda t: t.overwrite(pd.DataFrame({"id": [1]})), "DataFrame has rows"),
         (lambda t: t.append([{"add": "x"}]), "is a string"),
         (lambda t: t.set_properties(["owner"]), "a list"),
         (lambda t: t.set_properties({"checkpoint.interval": "often"}), "cannot be 'often'"),
@@ -170,7 +173,7 @@ def test_remove_takes_absolute_paths_in_a_list(table):
         (lambda t: t.restore(5), "no version 5"),
     ],
 )
-def test_what_is_refused_leaves_no_trace(table, call, said):
+def test_refused_operation_writes_nothing(table, call, said):
     with pytest.raises(InvalidRequest, match=said):
         call(table)
     assert sorted(os.listdir(f"{table.uri}/{LOG_FOLDER}")) == [commit_name(0), commit_name(1)]
@@ -188,7 +191,7 @@ def test_overwrite(table):
     assert live(table) == ["last"]
 
 
-def test_overwrite_with_a_version_minds_what_came_after(table):
+def test_overwrite_with_read_version_conflicts_with_later_commits(table):
     arrowlog.Table(table.uri).append([file("unseen", "y")])
     with pytest.raises(CommitConflict):
         table.overwrite([file("new")], read_version=1)
@@ -207,7 +210,7 @@ def test_drop_partitions(table):
     assert live(table) == ["c"]
 
 
-def test_partitions_nobody_can_read_are_not_guessed(root):
+def test_unparsable_partition_values_are_not_guessed(root):
     schema = pa.schema([("p", pa.int64()), ("id", pa.int64())])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema, ["p"])])
     testing.write_commit(
@@ -220,7 +223,7 @@ def test_partitions_nobody_can_read_are_not_guessed(root):
     assert live(table) == ["good"]
 
 
-def test_the_general_form(table):
+def test_commit_with_all_arguments(table):
     result = table.commit(
         [file("ab")],
         "a",
@@ -241,7 +244,7 @@ def test_the_general_form(table):
     assert (again.duplicate, again.version) == (True, result.version)
 
 
-def test_a_commit_that_read_a_part_or_all_minds_what_was_added(table):
+def test_commit_conflicts_with_files_added_to_its_read_set(table):
     table.snapshot()
     arrowlog.Table(table.uri).append([file("unseen", "y")])
     with pytest.raises(CommitConflict):
@@ -251,7 +254,7 @@ def test_a_commit_that_read_a_part_or_all_minds_what_was_added(table):
         table.commit([file("w")], ["a"], operation="OVERWRITE", read_version=1)
 
 
-def test_a_file_that_somebody_removed_is_told_apart_from_one_that_never_was(table):
+def test_remove_distinguishes_concurrently_removed_from_unknown_files(table):
     table.snapshot()
     arrowlog.Table(table.uri).remove(["a"])
     for _ in range(2):  # then it has been told
@@ -280,7 +283,7 @@ def test_properties_and_columns(table):
     assert live(table)[-1] == "new"
 
 
-def test_the_protocol_is_only_raised(table):
+def test_protocol_is_never_lowered(table):
     table.upgrade_protocol(3, 3, reader_features=["parquetCheckpoint"])
     found = arrowlog.Table(table.uri).snapshot().protocol
     assert (found.min_reader_version, found.reader_features) == (3, ("parquetCheckpoint",))
@@ -292,7 +295,7 @@ def test_the_protocol_is_only_raised(table):
 
 
 @pytest.mark.parametrize("fields", [{"writer": 9}, {"writerFeatures": ["timeMachine"]}])
-def test_tables_for_newer_writers_are_not_written(table, fields):
+def test_newer_writer_protocol_refuses_writes(table, fields):
     testing.write_commit(table.uri, 2, [testing.protocol(**{"reader": 2, **fields})])
     with pytest.raises(UnsupportedProtocol, match="the table needs writer version"):
         table.append([file("d")])
@@ -328,7 +331,7 @@ def test_restore_brings_back_every_field_and_no_lower_protocol(table):
     assert snapshot.protocol.min_reader_version == 3
 
 
-def test_files_that_are_gone_cannot_be_restored(root):
+def test_restore_of_deleted_data_files_is_refused(root):
     table = arrowlog.Table.create(root, SCHEMA, ["p"])
     table.write(pa.table({"p": ["x", "y"], "id": [1, 2]}))
     gone = table.snapshot().files["path"].to_pylist()[0]
@@ -382,7 +385,7 @@ def test_create(root):
         ),
     ],
 )
-def test_tables_that_cannot_be(root, schema, how, said):
+def test_invalid_create_arguments_are_refused(root, schema, how, said):
     with pytest.raises(InvalidRequest, match=said):
         arrowlog.Table.create(root, schema, **how)
     assert not root.exists()
@@ -410,7 +413,7 @@ def test_add_parquet_reads_the_footer(table):
     assert (given.path, given.partition_values) == ("p=a%2Fb/f.parquet", {"p": "other"})
 
 
-def test_what_add_parquet_refuses(table):
+def test_add_parquet_refuses_invalid_files(table):
     with pytest.raises(InvalidRequest, match="There is no file"):
         arrowlog.add_parquet(table, "missing.parquet")
     with open(f"{table.uri}/torn.parquet", "wb") as out:
@@ -421,7 +424,7 @@ def test_what_add_parquet_refuses(table):
         arrowlog.add_parquet(table, "/etc/passwd")
 
 
-def test_a_commit_that_cannot_win_gives_up_in_time():
+def test_commit_that_always_loses_the_race_times_out():
     store = FaultyStore()
     store.objects[f"{LOG_FOLDER}/{commit_name(0)}"] = testing.lines(OPENING)
     clock = FakeClock("a")
@@ -442,7 +445,7 @@ def test_a_commit_that_cannot_win_gives_up_in_time():
     assert table.append([file("a")]).version == len(store.objects) - 1
 
 
-def test_commits_between_that_were_cleaned_up_are_a_conflict():
+def test_deleted_winning_commits_are_a_conflict():
     store = FaultyStore()
     for version in range(4):
         actions = OPENING if version == 0 else [testing.add(f"{version}", {"p": "x"})]
@@ -455,7 +458,7 @@ def test_commits_between_that_were_cleaned_up_are_a_conflict():
         table._session.change(lambda _: PreparedCommit("X", [b"{}\n"]), base)
 
 
-def test_damage_in_a_rivals_commit_is_told():
+def test_damaged_winning_commit_raises():
     for damage, said in [
         (b'{"metaData":{"id":"x","schemaString":"{","partitionColumns":[]}}\n', "schemaString"),
         (b"{\n", "line 1"),
@@ -470,7 +473,7 @@ def test_damage_in_a_rivals_commit_is_told():
         assert len(store.objects) == 2
 
 
-def test_a_crowd_makes_writers_polite():
+def test_contention_increases_the_backoff():
     clock = FakeClock("a")
     backoff = ContentionBackoff()
     assert backoff.wait(clock) == 0
@@ -486,7 +489,7 @@ def test_a_crowd_makes_writers_polite():
     assert backoff.wait(clock) == 0
 
 
-def test_the_machines_clock():
+def test_system_clock():
     clock = SystemClock()
     assert clock.now_ms() > 1_700_000_000_000
     assert clock.seconds() <= clock.seconds()
@@ -495,14 +498,14 @@ def test_the_machines_clock():
     assert clock.new_id() != clock.new_id()
 
 
-def test_a_handle_remembers_only_its_last_commits(table, monkeypatch):
+def test_handle_keeps_only_its_last_own_commits(table, monkeypatch):
     monkeypatch.setattr("arrowlog.transaction.write_session._OWN_COMMITS_MAX", 2)
     for number in range(4):
         table.append([file(f"f{number}")])
     assert list(table._session.own_commits._versions.values()) == [4, 5]
 
 
-def test_a_file_system_that_fails_is_told(table):
+def test_file_system_failure_raises_a_typed_error(table):
     session = WriteSession(table._tracker)
     folder = f"{table.uri}/{LOG_FOLDER}"
     session.base_snapshot()

@@ -1,4 +1,4 @@
-"""Parquet checkpoints in detail: what they hold, who writes them, what is read of them."""
+"""Parquet checkpoints in detail: content, concurrent writers, and what is read of them."""
 
 import json
 import os
@@ -38,15 +38,15 @@ def texts(root, highs, **fields):
 
 
 @pytest.mark.parametrize("value", ["abd", "ab", "abz", "abcz", "ac"])
-def test_a_group_reaches_as_far_as_its_shortest_cut_text(root, value):
-    """ab may have been cut from abd, although abc is the higher bound."""
+def test_row_group_bound_covers_its_shortest_truncated_text(root, value):
+    """ab may be truncated from abd, although abc is the higher bound."""
     table = texts(root, ["ab", "abc", "aa"])
     found = table.scan(f"s = '{value}'").paths
     assert found == {"ac": []}.get(value, found)
     assert ("f0" in found) == value.startswith("ab")
 
 
-def test_the_index_has_the_bound_that_reaches_furthest(root):
+def test_index_has_the_widest_bound(root):
     table = texts(root, ["ab", "abc"])
     index = table.snapshot().state.source.rows.parts.manifest.index
     assert index["high.s"].to_pylist() == ["ab"]
@@ -63,7 +63,7 @@ COUNTED = [
 
 @pytest.mark.parametrize(("where", "found"), COUNTED)
 @pytest.mark.parametrize("rows", [1, 1000])
-def test_values_that_do_not_compare_are_counted_in_a_checkpoint_too(
+def test_null_counts_of_unordered_types_survive_in_a_checkpoint(
     root, monkeypatch, where, found, rows
 ):
     parquet_checkpoints.small_groups(monkeypatch, rows)
@@ -84,7 +84,7 @@ def test_values_that_do_not_compare_are_counted_in_a_checkpoint_too(
 
 
 @pytest.mark.parametrize("rows", [1, 2, 1000])
-def test_nans_are_counted_in_a_checkpoint_too(root, monkeypatch, rows):
+def test_nan_counts_survive_in_a_checkpoint(root, monkeypatch, rows):
     parquet_checkpoints.small_groups(monkeypatch, rows)
     schema = pa.schema([("x", pa.float64()), ("n", pa.int64())])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
@@ -106,7 +106,7 @@ def test_nans_are_counted_in_a_checkpoint_too(root, monkeypatch, rows):
         ]
 
 
-def test_a_bound_that_contradicts_a_count_keeps_the_file_in_a_checkpoint_too(root):
+def test_bound_that_contradicts_a_count_keeps_the_file_in_a_checkpoint(root):
     schema = pa.schema([("b", pa.binary())])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
     stats = json.dumps({"numRecords": 5, "nullCount": {"b": 5}})
@@ -116,7 +116,7 @@ def test_a_bound_that_contradicts_a_count_keeps_the_file_in_a_checkpoint_too(roo
     assert arrowlog.Table(root).scan("b IS NOT NULL").paths == ["f"]
 
 
-def test_a_plan_looks_at_the_index_of_its_own_columns_alone(root):
+def test_plan_reads_the_index_of_its_own_columns_only(root):
     table = texts(root, ["ab", "abc"])
     table.scan("s = 'q'")
     snapshot = table.snapshot()
@@ -125,7 +125,7 @@ def test_a_plan_looks_at_the_index_of_its_own_columns_alone(root):
     assert asked == {"s"}
 
 
-def test_parts_are_put_under_the_names_of_the_protocol(table):
+def test_parts_have_the_names_of_the_protocol(table):
     written = parquet_checkpoints.write(table, 1)
     assert written.names == (f"{NAME}.parquet", f"{NAME}.json")
     assert sorted(os.listdir(parquet_checkpoints.folder(table))) == sorted(written.names)
@@ -143,14 +143,14 @@ def test_parts_are_put_under_the_names_of_the_protocol(table):
     assert manifest["parts"][0]["name"] == f"{NAME}.parquet"
 
 
-def test_the_rows_are_plain_parquet_for_everybody(table):
+def test_checkpoint_parts_are_plain_parquet(table):
     parquet_checkpoints.write(table, 1)
     found = pq.read_table(f"{parquet_checkpoints.folder(table)}/{NAME}.parquet").to_pylist()
     assert found[0]["path"] == "good.parquet"
     assert str(found[0]["partition.day"]) == "2024-01-01"
 
 
-def test_a_second_writer_leaves_the_checkpoint_as_it_is(table):
+def test_second_writer_keeps_the_existing_checkpoint(table):
     first = parquet_checkpoints.write(table, 1)
     second = parquet_checkpoints.write(table, 1, own="ffffffffffff", checkpoint_compression="zstd")
     assert not second.made
@@ -160,8 +160,8 @@ def test_a_second_writer_leaves_the_checkpoint_as_it_is(table):
     assert parquet.verify_parquet_checkpoint(store, 1, parquet_checkpoints.keys(first.names)) == []
 
 
-def test_a_part_that_somebody_left_behind_is_not_overwritten(table):
-    """A writer that died before its manifest, or one that is not done yet."""
+def test_part_left_by_another_writer_is_not_overwritten(table):
+    """That writer was killed before its manifest, or is still writing."""
     first = parquet_checkpoints.write(table, 1, checkpoint_compression="zstd")
     manifest = f"{parquet_checkpoints.folder(table)}/{NAME}.json"
     os.remove(manifest)
@@ -175,7 +175,7 @@ def test_a_part_that_somebody_left_behind_is_not_overwritten(table):
     assert os.path.exists(f"{parquet_checkpoints.folder(table)}/{first.names[0]}")
 
 
-def test_the_same_bytes_of_another_writer_are_as_good_as_ours(table):
+def test_identical_part_of_another_writer_is_reused(table):
     first = parquet_checkpoints.write(table, 1)
     os.remove(f"{parquet_checkpoints.folder(table)}/{NAME}.json")
     second = parquet_checkpoints.write(table, 1, own="ffffffffffff")
@@ -200,7 +200,7 @@ class Lossy:
 
 
 @pytest.mark.parametrize("outcome", [PutOutcome.UNKNOWN, PutOutcome.EXISTS, PutOutcome.NOT_APPLIED])
-def test_a_lost_answer_is_no_failure(table, outcome):
+def test_lost_put_response_is_not_a_failure(table, outcome):
     handle = arrowlog.Table(table)
     store = Lossy(handle._store, [outcome, PutOutcome.DONE, outcome])
     state = handle.snapshot().state
@@ -210,7 +210,7 @@ def test_a_lost_answer_is_no_failure(table, outcome):
     assert parquet.verify_parquet_checkpoint(handle._store, 1, keys) == []
 
 
-def test_a_store_that_takes_nothing_is_an_error(table):
+def test_store_that_refuses_all_puts_raises(table):
     handle = arrowlog.Table(table)
     store = Lossy(handle._store, [PutOutcome.NOT_APPLIED] * 20)
     with pytest.raises(arrowlog.StoreUnavailable, match="Could not write"):
@@ -220,8 +220,8 @@ def test_a_store_that_takes_nothing_is_an_error(table):
     assert not os.path.exists(parquet_checkpoints.folder(table))
 
 
-def test_another_programs_checkpoint_is_read_and_said_to_be_unverified(table):
-    """One flat row an action, as the design document has it."""
+def test_foreign_checkpoint_is_read_with_a_warning(table):
+    """One flat row per action, as in the design document."""
     text = pa.map_(pa.string(), pa.string())
     meta = OPENING[1]["metaData"]
     rows = [
@@ -283,7 +283,7 @@ def test_another_programs_checkpoint_is_read_and_said_to_be_unverified(table):
         {"actionType": ["metadata"], "schemaString": ["nonsense"]},
     ],
 )
-def test_what_is_no_checkpoint_is_passed_over(table, rows):
+def test_invalid_checkpoint_file_is_ignored(table, rows):
     os.makedirs(parquet_checkpoints.folder(table))
     pq.write_table(pa.table(rows), f"{parquet_checkpoints.folder(table)}/{NAME}.parquet")
     snapshot = arrowlog.Table(table).snapshot()
@@ -292,7 +292,7 @@ def test_what_is_no_checkpoint_is_passed_over(table, rows):
     assert paths(snapshot) == ["good.parquet"]
 
 
-def test_a_checkpoint_made_from_a_checkpoint_brings_nothing_back(table):
+def test_checkpoint_of_a_checkpoint_restores_no_removed_file(table):
     parquet_checkpoints.write(table, 1)
     testing.write_commit(table, 2, [testing.remove("good.parquet"), testing.add("b", {})])
     parquet_checkpoints.write(table, 2)
@@ -307,7 +307,7 @@ def test_a_checkpoint_made_from_a_checkpoint_brings_nothing_back(table):
     assert handle.snapshot().size_bytes == 1009
 
 
-def test_a_changed_schema_types_the_files_anew(table):
+def test_changed_schema_retypes_the_files(table):
     parquet_checkpoints.write(table, 1)
     wider = pa.schema([*SCHEMA, ("name", pa.string())])
     testing.write_commit(table, 2, [testing.metadata(wider, ["day"])])
@@ -317,7 +317,7 @@ def test_a_changed_schema_types_the_files_anew(table):
     assert arrowlog.Table(table).scan("name = 'x'").paths == ["good.parquet"]
 
 
-def test_a_plan_goes_through_pickle(table):
+def test_plan_can_be_pickled(table):
     parquet_checkpoints.write(table, 1)
     plan = pickle.loads(pickle.dumps(arrowlog.Table(table).scan("day = '2024-01-01'")))
     assert plan.paths == ["good.parquet"]
@@ -346,8 +346,8 @@ class Counting:
 
 
 @pytest.mark.thorough
-def test_a_selective_plan_takes_few_requests(monkeypatch):
-    """The manifest, the footer, and one range for each run of columns."""
+def test_selective_plan_needs_few_requests(monkeypatch):
+    """The manifest, the footer, and one range per run of columns."""
     parquet_checkpoints.small_groups(monkeypatch, 500)
     uri = "memory://parquet-requests"
     table = arrowlog.Table.create(uri, SCHEMA, ["day"], exist_ok=True)
@@ -372,8 +372,8 @@ def test_a_selective_plan_takes_few_requests(monkeypatch):
     assert plan.snapshot.num_files == 10_000
 
 
-def test_what_was_kept_of_a_file_is_kept_in_a_checkpoint(root):
-    """Odd values, keys outside the schema, numbers where text should be, every other field."""
+def test_all_fields_of_an_add_survive_in_a_checkpoint(root):
+    """Unusual values, keys outside the schema, numbers in place of text, every other field."""
     moment = pa.timestamp("us", "UTC")
     kinds = {"p": moment, "f": pa.float64(), "t": moment, "c": pa.decimal128(10, 2)}
     schema = pa.schema([*kinds.items(), ("b", pa.bool_()), ("d", pa.date32())])
@@ -407,8 +407,8 @@ def test_what_was_kept_of_a_file_is_kept_in_a_checkpoint(root):
     assert after["adds"] == given
 
 
-def test_nothing_of_arrow_holds_the_bytes_of_a_part_when_it_has_been_read(monkeypatch):
-    """A thread that gives them back when Python is at its end would abort the process."""
+def test_arrow_threads_hold_no_reference_to_a_part_after_reading(monkeypatch):
+    """A thread that releases them during interpreter exit would abort the process."""
     data = bytes(1000)
     threads = []
 

@@ -1,4 +1,4 @@
-"""Plots: small whatever the table is, and true."""
+"""Plots: correct, and small for any table."""
 
 import itertools
 import re
@@ -27,7 +27,7 @@ def rows(chart):
     return [row for data in found["datasets"].values() for row in data]
 
 
-def test_every_chart_is_one_vega_lite_takes(table):
+def test_every_chart_is_valid_vega_lite(table):
     for chart in (
         plots.file_sizes(table),
         plots.partition_skew(table),
@@ -41,7 +41,7 @@ def test_every_chart_is_one_vega_lite_takes(table):
         assert rows(chart)
 
 
-def test_charts_say_what_the_log_says(table):
+def test_chart_values_equal_the_log(table):
     snapshot = table.snapshot()
     assert sum(row["files"] for row in rows(plots.file_sizes(table))) == snapshot.num_files
     skew = rows(plots.partition_skew(table))
@@ -62,7 +62,7 @@ def test_charts_say_what_the_log_says(table):
     assert whole == {"kept by it": 1, "dropped by it alone": 4}
 
 
-def test_growth_is_drawn_over_time_from_nothing_to_what_is_there(table):
+def test_growth_starts_at_zero_and_ends_at_the_current_files(table):
     points = rows(plots.growth(table))
     assert [row["files"] for row in points] == [0, 1, 2, 3, 4, 5, 5]
     times = [datetime.fromisoformat(row["time"]) for row in points]
@@ -70,7 +70,7 @@ def test_growth_is_drawn_over_time_from_nothing_to_what_is_there(table):
     assert times[-1] == datetime(2024, 1, 1, 6, tzinfo=UTC)
 
 
-def test_time_does_not_go_back_if_a_clock_does(tmp_path):
+def test_chart_times_are_monotonic(tmp_path):
     schema = pa.schema([("id", pa.int64())])
     start = [testing.protocol(), testing.metadata(schema, created=5_000)]
     testing.write_commit(tmp_path, 0, start)
@@ -87,7 +87,7 @@ def test_time_does_not_go_back_if_a_clock_does(tmp_path):
     ("hours", "period", "bars"),
     [(0, "second", 1), (9, "10 minutes", 4), (200, "6 hours", 4), (24 * 300, "week", 4)],
 )
-def test_churn_has_bars_of_a_period_that_fits(tmp_path, hours, period, bars):
+def test_churn_chooses_a_fitting_period(tmp_path, hours, period, bars):
     schema = pa.schema([("id", pa.int64())])
     testing.write_commit(tmp_path, 0, [testing.protocol(), testing.metadata(schema, created=0)])
     for version in range(1, 5):
@@ -130,7 +130,7 @@ def test_statistics_are_shown_as_numbers(table, tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["html", "svg", "png", "pdf", "json"])
-def test_a_saved_chart_needs_no_network(table, tmp_path, ending):
+def test_saved_chart_needs_no_network(table, tmp_path, ending):
     path = tmp_path / f"growth.{ending}"
     plots.save(plots.growth(table), path)
     data = path.read_bytes()
@@ -143,7 +143,7 @@ def test_a_saved_chart_needs_no_network(table, tmp_path, ending):
         assert b"Live files and bytes over time" in data
 
 
-def test_a_chart_is_not_saved_in_an_unknown_form(table, tmp_path, monkeypatch):
+def test_saving_a_chart_in_an_unknown_format_is_refused(table, tmp_path, monkeypatch):
     with pytest.raises(arrowlog.InvalidRequest, match=r"Choose one of the endings \.html"):
         plots.save(plots.growth(table), tmp_path / "growth.doc")
     monkeypatch.setitem(sys.modules, "vl_convert", None)
@@ -166,12 +166,12 @@ def test_charts_stay_small(tmp_path):
     assert len(rows(plots.churn(table))) <= 200
 
 
-def test_without_altair_one_sentence(table, monkeypatch):
+def test_missing_altair_raises_with_the_package_to_install(table, monkeypatch):
     monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(arrowlog.InvalidRequest, match=r"pip install 'arrowlog\[notebook\]'"):
         plots.file_sizes(table)
 
 
-def test_a_column_that_is_no_partition_is_refused(table):
+def test_partition_skew_of_a_non_partition_column_is_refused(table):
     with pytest.raises(arrowlog.InvalidRequest, match="'id' is not a partition column"):
         plots.partition_skew(table, "id")

@@ -1,4 +1,4 @@
-"""Predicates: four forms, one tree, and the exact value of it."""
+"""Predicates: four input forms, one tree, and its exact value."""
 
 import datetime as dt
 import enum
@@ -185,7 +185,7 @@ MATCHES = [
 
 
 @pytest.mark.parametrize(("where", "rows"), MATCHES, ids=range(len(MATCHES)))
-def test_a_predicate_is_true_for_these_rows(where, rows):
+def test_predicate_matches_the_expected_rows(where, rows):
     found = evaluate_predicate(parse_predicate(where, SCHEMA, now_micros=NOW), ROWS).to_pylist()
     assert [row for row, true in enumerate(found) if true] == rows
     assert None not in found
@@ -246,12 +246,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("where", "why"), REFUSED, ids=range(len(REFUSED)))
-def test_what_is_no_predicate_is_refused_with_its_place(where, why):
+def test_invalid_predicate_raises_with_its_position(where, why):
     with pytest.raises(InvalidRequest, match=why.replace("(", r"\(")):
         parse_predicate(where, SCHEMA)
 
 
-def test_it_says_which_columns_it_needs_and_whether_all_is_understood():
+def test_predicate_columns_and_understood_flag():
     found = parse_predicate("s.k > 1 AND lower(name) = 'x'", SCHEMA)
     assert found.columns == {"s", "name"}
     assert found.understood
@@ -266,21 +266,21 @@ def test_it_says_which_columns_it_needs_and_whether_all_is_understood():
 @pytest.mark.parametrize(
     "text", ["current_setting('threads') = 1", "random() < 2", "getenv('A')=''"]
 )
-def test_settings_and_chance_are_never_asked(text):
+def test_non_deterministic_functions_are_not_evaluated(text):
     found = parse_predicate(text, SCHEMA)
     assert not found.understood
     with pytest.raises(InvalidRequest, match="cannot be evaluated"):
         evaluate_predicate(found, ROWS)
 
 
-def test_decimals_keep_all_their_digits():
+def test_decimal_literals_keep_all_digits():
     wide = pa.schema([("m", pa.decimal128(38, 10))])
     value = Decimal("-1234567890123456789012345678.1234567891")
     for where in (f"m = {value}", [("m", "=", value)], col("m") == value, field("m") == value):
         assert parse_predicate(where, wide).tree.args[1].value == value, where
 
 
-def test_names_in_other_letters_must_mean_one_column():
+def test_case_insensitive_names_must_be_unambiguous():
     schema = pa.schema([("A", pa.int64()), ("a", pa.int64()), ("B", pa.int64())])
     assert parse_predicate("a = 1 and b = 2", schema).columns == {"a", "B"}
     two = pa.schema([("Ab", pa.int64()), ("aB", pa.int64())])
@@ -288,15 +288,15 @@ def test_names_in_other_letters_must_mean_one_column():
         parse_predicate("ab = 1", two)
 
 
-def test_a_value_that_does_not_fit_is_an_error_of_ours_when_rows_are_asked():
+def test_incompatible_literal_raises_when_evaluated():
     found = parse_predicate("id = 'abc'", SCHEMA)
     with pytest.raises(InvalidRequest, match="cannot be evaluated"):
         evaluate_predicate(found, ROWS)
 
 
 @pytest.mark.parametrize("op", ["not is null", "not is not null", "NOT IS", "not is not"])
-def test_a_negated_is_test_is_refused_in_tuples(op):
-    """It used to mean its opposite."""
+def test_negated_is_test_in_tuples_is_refused(op):
+    """It used to have the opposite meaning."""
     condition = ("id", op) if "null" in op.lower() else ("id", op, None)
     with pytest.raises(InvalidRequest, match=r"is not an operator|no value"):
         parse_predicate([condition], pa.schema([("id", pa.int64())]))
@@ -309,8 +309,8 @@ def parsed(parse):
         return str(error)
 
 
-def test_comparisons_that_and_joins_are_parsed_as_everything_else():
-    """Texts of nothing but comparisons are parsed without tokens, with the same outcome."""
+def test_fast_path_for_conjunctions_of_comparisons_equals_the_parser():
+    """Conjunctions of comparisons are parsed without tokens, with the same result."""
     schema = pa.schema([(name, pa.int64()) for name in ("id", "Value", "a$b", "é", "select")])
     columns = ["id", "Value", "a$b", "é", "ID", "select", "nope", '"id"', "id::int"]
     signs = ["=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>", "< =", " LIKE "]

@@ -1,4 +1,4 @@
-"""What a predicate may cost and reach: bounded text, no files, no settings, no environment."""
+"""Limits of predicates: bounded text, no files, no settings, no environment."""
 
 import pyarrow as pa
 import pytest
@@ -77,18 +77,18 @@ def table(root):
 
 
 @pytest.mark.parametrize("where", TOO_LONG)
-def test_text_of_any_length_is_refused_before_anything_is_computed(where):
+def test_too_long_computed_text_is_refused_before_evaluation(where):
     with pytest.raises(arrowlog.InvalidRequest, match="a text that is too long"):
         parse_predicate(where, SCHEMA)
 
 
 @pytest.mark.parametrize("where", FINE)
-def test_text_of_a_usual_length_is_made(table, where):
+def test_computed_text_of_usual_length_is_evaluated(table, where):
     assert table.scan(where).to_polars().collect().height >= 1
 
 
 @pytest.mark.parametrize("where", OUT_OF_REACH)
-def test_a_predicate_reaches_no_file_and_no_setting(table, where):
+def test_predicate_cannot_read_files_or_settings(table, where):
     with pytest.raises(arrowlog.InvalidRequest):
         table.scan(where).to_polars().collect()
     with pytest.raises(arrowlog.InvalidRequest):
@@ -96,7 +96,7 @@ def test_a_predicate_reaches_no_file_and_no_setting(table, where):
     assert table.version == 1
 
 
-def test_many_values_in_a_list_are_fine():
+def test_long_in_lists_are_accepted():
     where = f"id IN ({', '.join(map(str, range(50_000)))})"
     assert parse_predicate(where, SCHEMA).understood
     where = f"s IN ({', '.join(repr(str(i)) for i in range(50_000))})"

@@ -1,4 +1,4 @@
-"""Codes of problems are carried by the errors: no message decides what the doctor reports."""
+"""Errors carry problem codes: the doctor does not depend on message texts."""
 
 import os
 import pickle
@@ -118,7 +118,7 @@ def judged(root):
 
 @pytest.mark.filterwarnings("ignore:.*was not used:arrowlog.ArrowlogWarning")
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_the_doctor_decides_by_code_not_by_text(root, damage, reworded):
+def test_doctor_depends_on_codes_not_on_texts(root, damage, reworded):
     damage(root)
     usual = judged(root)
     assert DAMAGES[damage] in [code for code, _, _ in usual]
@@ -129,7 +129,7 @@ def test_the_doctor_decides_by_code_not_by_text(root, damage, reworded):
 @pytest.mark.parametrize(
     "damage", [parquet_part_missing, json_part_missing, checkpoint_diverges, commit_broken]
 )
-def test_salvage_decides_by_code_not_by_text(root, damage, reworded):
+def test_salvage_depends_on_codes_not_on_texts(root, damage, reworded):
     damage(root)
     store = open_store(root)
     usual = [(each.code, each.where, each.version) for each in salvage(store, resolve()).problems]
@@ -139,13 +139,13 @@ def test_salvage_decides_by_code_not_by_text(root, damage, reworded):
     assert again == usual
 
 
-def test_an_error_keeps_its_code_between_processes():
+def test_error_code_survives_pickling():
     error = errors.LogCorrupt("it is gone.", file="x", code="checkpoint-partial")
     assert pickle.loads(pickle.dumps(error)).code == "checkpoint-partial"
     assert errors.LogCorrupt("it is torn.").code is None
 
 
-def test_a_problem_without_a_fix_is_for_repair():
+def test_problem_without_a_fix_suggests_repair():
     problems = ProblemLog("/data/t")
     problems.report("gap", "error", "version 3 is missing.", "f", version=3)
     problems.report("data-missing", "warning", "two files are left out", "", "restore them")

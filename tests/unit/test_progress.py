@@ -1,4 +1,4 @@
-"""The progress bar: one line on a terminal, gone at the end, and nothing in a pipe."""
+"""The progress bar: one line on a terminal, erased at the end, nothing in a pipe."""
 
 import io
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ def lines(terminal):
     return [each for each in terminal.getvalue().split("\r\x1b[K") if each]
 
 
-def test_work_is_shown_and_the_line_is_erased(terminal, clock):
+def test_progress_is_shown_and_the_line_erased(terminal, clock):
     with output.progress_bar("reading") as report:
         report(1, 4)
         clock[0] += 1
@@ -47,7 +47,7 @@ def test_work_is_shown_and_the_line_is_erased(terminal, clock):
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_it_is_redrawn_a_few_times_per_second(terminal, clock):
+def test_progress_is_redrawn_a_few_times_per_second(terminal, clock):
     with output.progress_bar("reading") as report:
         for done in range(1000):
             report(done, 1000)
@@ -67,7 +67,7 @@ def test_work_with_a_long_first_step_is_shown_at_once(terminal):
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_the_line_is_erased_if_the_work_fails(terminal, clock):
+def test_line_is_erased_if_the_work_fails(terminal, clock):
     def work():
         with output.progress_bar("reading") as report:
             report(1, 2)
@@ -78,18 +78,18 @@ def test_the_line_is_erased_if_the_work_fails(terminal, clock):
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_the_line_fits_a_narrow_terminal(terminal, clock, monkeypatch):
+def test_line_fits_a_narrow_terminal(terminal, clock, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     with output.progress_bar("reading") as report:
         report(1, 2)
     assert max(map(len, lines(terminal))) < 20
 
 
-def test_a_pipe_gets_nothing(monkeypatch):
+def test_pipe_gets_no_progress(monkeypatch):
     monkeypatch.setattr(output, "sys", SimpleNamespace(stderr=io.StringIO()))
     with output.progress_bar("reading") as report:
         assert report is None
 
 
-def test_a_total_of_nothing_is_no_division_by_zero():
+def test_total_of_zero_is_formatted():
     assert output.format_progress("reading", 0, 0).endswith("  0%  0 of 0")

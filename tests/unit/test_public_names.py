@@ -1,4 +1,4 @@
-"""What `import arrowlog` offers, and what importing it and asking for help loads."""
+"""The public names of `arrowlog`, and what importing it and printing help loads."""
 
 import ast
 import pickle
@@ -34,7 +34,7 @@ def test_importing_loads_no_engine():
     assert not loaded_by("import arrowlog; dir(arrowlog)") & (ENGINES | OPTIONAL | {"click"})
 
 
-def test_the_version_of_a_table_is_told_without_an_engine(tmp_path):
+def test_table_version_loads_no_engine(tmp_path):
     schema = pa.schema([("id", pa.int64())])
     table = arrowlog.Table.create(tmp_path / "t", schema, options={"checkpoint.enabled": False})
     table.append([arrowlog.add_file("a.parquet", size=1)])
@@ -42,7 +42,7 @@ def test_the_version_of_a_table_is_told_without_an_engine(tmp_path):
     assert not loaded_by(code, str(tmp_path / "t")) & (ENGINES | OPTIONAL)
 
 
-def test_a_plan_of_a_checkpoint_and_later_commits_loads_only_arrow(tmp_path):
+def test_plan_of_a_checkpoint_and_later_commits_loads_only_arrow(tmp_path):
     schema = pa.schema([("id", pa.int64())])
     table = arrowlog.Table.create(tmp_path / "t", schema, options={"checkpoint.enabled": False})
     for number in range(60):
@@ -78,12 +78,12 @@ def test_wrong_usage_loads_no_engine():
     assert not loaded_by(code) & ENGINES
 
 
-def test_the_public_names_are_listed_and_nothing_else():
+def test_dir_lists_exactly_the_public_names():
     assert dir(arrowlog) == arrowlog.__all__ == sorted(arrowlog.__all__)
     assert {"Table", "spark", "plots", "testing", "__version__"} <= set(dir(arrowlog))
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_resolves():
     assert all(getattr(arrowlog, name) is not None for name in arrowlog.__all__)
     assert arrowlog.testing.write_commit
     assert arrowlog.spark.session
@@ -103,7 +103,7 @@ def test_type_checkers_and_programs_see_the_same_names():
     assert {name for _, name, _ in at_run_time} == set(arrowlog.__all__) - {"__version__"}
 
 
-def test_names_can_be_imported_in_every_way():
+def test_names_can_be_imported_by_every_import_form():
     code = (
         "from arrowlog import Table, TableNotFound, spark, testing, add_file\n"
         "import arrowlog\n"
@@ -117,14 +117,14 @@ def test_names_can_be_imported_in_every_way():
 
 
 @pytest.mark.parametrize("name", ["table_", "sparks", "Follower", "_missing"])
-def test_an_unknown_name_is_an_attribute_error(name):
+def test_unknown_name_raises_attribute_error(name):
     with pytest.raises(AttributeError, match=f"module 'arrowlog' has no attribute '{name}'"):
         getattr(arrowlog, name)
     with pytest.raises(ImportError, match=name):
         exec(f"from arrowlog import {name}")
 
 
-def test_the_installed_command_is_the_command_line():
+def test_entry_point_is_the_command_line():
     entry = (Path(arrowlog.__file__).parents[1] / "pyproject.toml").read_text()
     assert 'arrowlog = "arrowlog.cli:program"' in entry
     code = "import sys; sys.argv = ['arrowlog', '--version']; from arrowlog.cli import program"
@@ -134,12 +134,12 @@ def test_the_installed_command_is_the_command_line():
     assert done.stdout == f"arrowlog, version {arrowlog.__version__}\n"
 
 
-def test_every_command_is_there():
+def test_every_command_is_registered():
     names = "info files history diff scan explain sql checkpoint cleanup vacuum compact repair"
     assert set(commands.commands) >= {*names.split(), "doctor", "skips", "demo"}
     assert all(isinstance(command, click.Command) for command in commands.commands.values())
 
 
-def test_the_guarded_polars_is_pickled_as_a_reference():
+def test_guarded_polars_is_pickled_as_a_reference():
     """Functions that Spark pickles for its workers refer to it."""
     assert pickle.loads(pickle.dumps(fork_safety.pl)) is fork_safety.pl

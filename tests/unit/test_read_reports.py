@@ -1,4 +1,4 @@
-"""What engines pushed down to lazy readers, and how many files that took."""
+"""Filters pushed down to lazy readers, and how many files they opened."""
 
 import datetime as dt
 import pickle
@@ -23,7 +23,7 @@ def table(tmp_path):
     return table
 
 
-def test_every_engine_is_reported(table):
+def test_reads_of_every_engine_are_reported(table):
     table.to_polars().filter(pl.col("id") == 79).collect()
     table.to_arrow_dataset().to_table(filter=pc.field("id") == 79)
     with duckdb.connect() as con:
@@ -39,14 +39,14 @@ def test_every_engine_is_reported(table):
         assert str(report).endswith("1 of 20 planned files opened (20 in the table), 1 row")
 
 
-def test_nothing_is_reported_before_something_is_read(table):
+def test_nothing_is_reported_before_a_read(table):
     table.to_polars().filter(pl.col("id") == 79)
     table.to_arrow_dataset()
     table.to_duckdb()
     assert table.reads == []
 
 
-def test_a_limit_opens_the_first_files(table):
+def test_limit_opens_only_the_first_files(table):
     table.to_polars().head(3).collect()
     table.to_arrow_dataset().head(1)
     first, second = table.reads
@@ -55,7 +55,7 @@ def test_a_limit_opens_the_first_files(table):
     assert not second.finished
 
 
-def test_a_filter_that_skips_nothing_is_told(table):
+def test_filter_that_skips_nothing_is_reported(table):
     dataset = table.to_arrow_dataset()
     dataset.to_table(filter=pc.bit_wise_and(pc.field("id"), 1) == 1)
     assert dataset.count_rows() == 2 * FILES
@@ -65,7 +65,7 @@ def test_a_filter_that_skips_nothing_is_told(table):
     assert "no filter pushed" in str(counted)
 
 
-def test_the_explanation_of_a_plan_has_its_reads(table):
+def test_explanation_includes_reads(table):
     plan = table.scan("id >= 100")
     assert "read by" not in str(plan.explain())
     plan.to_polars().filter(pl.col("id") < 120).collect()
@@ -124,13 +124,13 @@ def daily(tmp_path):
     ],
     ids=str,
 )
-def test_changes_of_a_time(daily, given, versions):
+def test_diff_between_times(daily, given, versions):
     positional, named = given
     found = daily.diff(*positional, **named)
     assert (found.a, found.b) == versions
 
 
-def test_changes_before_now(daily, monkeypatch):
+def test_diff_relative_to_now(daily, monkeypatch):
     now = DAY + dt.timedelta(days=2, hours=1)
     millis = int(now.timestamp() * 1000)
     monkeypatch.setattr("arrowlog.clock.SystemClock.now_ms", lambda _: millis)
@@ -153,22 +153,22 @@ def test_changes_before_now(daily, monkeypatch):
     ],
     ids=str,
 )
-def test_times_that_cannot_be_compared(daily, given, message):
+def test_invalid_diff_times_are_refused(daily, given, message):
     with pytest.raises(arrowlog.InvalidRequest, match=message):
         daily.diff(**given)
 
 
-def test_a_period_that_begins_before_the_table_begins_with_its_creation(daily):
+def test_diff_since_before_the_table_starts_at_its_creation(daily):
     assert daily.diff(since="2024-09-01").a == 0
 
 
-def test_a_period_that_begins_before_the_history_is_an_error(daily):
+def test_diff_since_before_the_history_raises(daily):
     daily.truncate_history()
     with pytest.raises(arrowlog.InvalidRequest, match="history begins with version"):
         daily.diff(since="2024-09-01")
 
 
-def test_a_date_is_the_end_of_its_day(daily):
+def test_date_means_the_end_of_its_day(daily):
     assert daily.snapshot(timestamp=DAY.date()).version == 4
     assert daily.scan(timestamp=DAY.date()).version == 4
     assert daily.snapshot(timestamp="2024-10-01").version == 1

@@ -54,7 +54,7 @@ def refused(root, code, **how):
     return problems[code]
 
 
-def test_a_table_of_a_plain_folder(tmp_path):
+def test_rebuild_of_a_plain_folder(tmp_path):
     put(tmp_path, "b.parquet", {"id": [3], "name": ["c"]})
     put(tmp_path, "a.parquet", {"id": [1, 2], "name": ["a", None]})
     result = arrowlog.rebuild(tmp_path)
@@ -76,7 +76,7 @@ def test_a_table_of_a_plain_folder(tmp_path):
     assert not table.vacuum(dry_run=True).num_files
 
 
-def test_a_dry_run_writes_nothing_and_tells_all(tmp_path):
+def test_dry_run_writes_nothing_and_reports_all(tmp_path):
     put(tmp_path, "day=1/a.parquet", {"id": [1, 2]})
     (tmp_path / "README.md").write_text("about")
     result = arrowlog.rebuild(tmp_path, dry_run=True)
@@ -101,7 +101,7 @@ def test_a_dry_run_writes_nothing_and_tells_all(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "day=1"]
 
 
-def test_never_over_a_log(table):
+def test_rebuild_never_replaces_a_log(table):
     before = (table / LOG / f"{1:020d}.json").read_bytes()
     for damage in (False, True):
         if damage:
@@ -112,7 +112,7 @@ def test_never_over_a_log(table):
     assert (table / LOG / f"{1:020d}.json").read_bytes() == before
 
 
-def test_remains_of_a_log_are_named(tmp_path):
+def test_remains_of_a_log_raise_with_their_names(tmp_path):
     put(tmp_path, "a.parquet", {"id": [1]})
     (tmp_path / LOG).mkdir()
     (tmp_path / LOG / "_last_checkpoint").write_text('{"version":3}')
@@ -122,7 +122,7 @@ def test_remains_of_a_log_are_named(tmp_path):
     assert arrowlog.rebuild(tmp_path, ignore_logs=True).num_records == 1
 
 
-def test_an_empty_folder_or_a_wrong_address(tmp_path):
+def test_empty_or_missing_folder_raises_table_not_found(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(TableNotFound, match=r"no Parquet files.*1 not Parquet.*Check the address"):
         arrowlog.rebuild(tmp_path)
@@ -140,7 +140,7 @@ def test_an_empty_folder_or_a_wrong_address(tmp_path):
         (".hoodie", "the program"),
     ],
 )
-def test_other_logs_stop_it(tmp_path, name, advice):
+def test_other_logs_prevent_a_rebuild(tmp_path, name, advice):
     put(tmp_path, "a.parquet", {"id": [1]})
     (tmp_path / name).mkdir()
     (tmp_path / name / f"{0:020d}.json").write_text("{}")
@@ -153,7 +153,7 @@ def test_other_logs_stop_it(tmp_path, name, advice):
     assert (result.num_files, result.ignored_logs) == (1, (name,))
 
 
-def test_the_log_that_was_moved_away_can_be_repaired_as_advised(tmp_path):
+def test_renamed_log_can_be_repaired_as_advised(tmp_path):
     table = arrowlog.Table.create(tmp_path, pa.schema([("id", pa.int64())]))
     table.write(pa.table({"id": [1]}))
     table.remove(table.snapshot().files["path"])
@@ -165,7 +165,7 @@ def test_the_log_that_was_moved_away_can_be_repaired_as_advised(tmp_path):
     assert rows(tmp_path, "id") == [{"id": 2}]  # a rebuild would bring 1 back
 
 
-def test_what_is_left_out(tmp_path):
+def test_hidden_and_other_files_are_ignored(tmp_path):
     put(tmp_path, "a.parquet", {"id": [1]})
     put(tmp_path, "UPPER.PARQUET", {"id": [2]})
     put(tmp_path, "c.parq", {"id": [3]})
@@ -227,11 +227,11 @@ def test_partition_folders(tmp_path):
         (["１"], pa.string()),  # noqa: RUF001 -- a digit, but not one of ASCII
     ],
 )
-def test_types_of_partition_values(texts, kind):
+def test_inferred_partition_types(texts, kind):
     assert folder_contents.infer_partition_type(texts) == kind
 
 
-def test_partition_folders_that_contradict_each_other(tmp_path):
+def test_inconsistent_partition_folders_are_refused(tmp_path):
     put(tmp_path, "day=1/a.parquet", {"id": [1]})
     put(tmp_path, "day=2/a.parquet", {"id": [2]})
     put(tmp_path, "stray.parquet", {"id": [3]})
@@ -254,7 +254,7 @@ def test_partition_folders_that_contradict_each_other(tmp_path):
         (f"k={'v' * 118}~01234567", "was cut"),
     ],
 )
-def test_partition_values_that_are_not_known(tmp_path, folder, reason):
+def test_unparsable_partition_folders_are_refused(tmp_path, folder, reason):
     put(tmp_path, "k=1/a.parquet", {"id": [1]})
     put(tmp_path, "k=2/a.parquet", {"id": [1]})
     put(tmp_path, f"{folder}/a.parquet", {"id": [2]})
@@ -263,14 +263,14 @@ def test_partition_values_that_are_not_known(tmp_path, folder, reason):
     assert problem.files.to_pylist() == [f"{folder}/a.parquet"]
 
 
-def test_values_that_arrowlog_cut_are_not_guessed(tmp_path):
+def test_truncated_partition_values_are_not_guessed(tmp_path):
     schema = pa.schema([("k", pa.string()), ("id", pa.int64())])
     arrowlog.Table.create(tmp_path, schema, ["k"]).write(pa.table({"k": ["x" * 300], "id": [1]}))
     shutil.rmtree(tmp_path / LOG)
     assert "was cut" in refused(tmp_path, "partition-unknown").what
 
 
-def test_a_column_in_the_path_and_in_the_file(tmp_path):
+def test_column_in_both_the_path_and_the_file(tmp_path):
     put(tmp_path, "day=2024-01-01/k=7/a.parquet", {"day": ["other"], "id": [1], "k": ["7"]})
     put(tmp_path, "day=2024-01-02/k=8/a.parquet", {"day": [5], "id": [2], "k": ["8"]})
     result = arrowlog.rebuild(tmp_path)
@@ -309,7 +309,7 @@ def test_columns_are_added_and_numbers_widened(tmp_path):
     assert table.scan("n > 5").to_duckdb(connection).fetchall() == [(2**40, 0.1, "x", "z")]
 
 
-def test_columns_that_no_file_may_lack_stay_so(tmp_path):
+def test_required_columns_stay_required(tmp_path):
     required = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
     put(tmp_path, "a.parquet", pa.table({"id": [1], "n": [1]}, schema=required))
     assert [item.nullable for item in arrowlog.rebuild(tmp_path, dry_run=True).schema] == [
@@ -320,7 +320,7 @@ def test_columns_that_no_file_may_lack_stay_so(tmp_path):
     assert all(item.nullable for item in arrowlog.rebuild(tmp_path).schema)
 
 
-def test_files_that_disagree_are_named_and_counted(tmp_path):
+def test_conflicting_files_are_named_and_counted(tmp_path):
     for number in range(5):
         put(tmp_path, f"a{number}.parquet", {"id": [number], "at": [NEW_YEAR]})
     put(tmp_path, "b.parquet", {"id": ["x"], "at": [NEW_YEAR]})
@@ -363,7 +363,7 @@ def test_other_types_are_not_widened(tmp_path, kinds):
 
 
 @pytest.mark.parametrize("kind", [pa.time64("us"), pa.binary(4), pa.duration("us")])
-def test_types_that_a_table_cannot_hold(tmp_path, kind):
+def test_unsupported_types_are_refused(tmp_path, kind):
     put(tmp_path, "a.parquet", {"id": [1], "x": pa.nulls(1, kind)})
     problem = refused(tmp_path, "unsupported")
     assert "'x'" in problem.what
@@ -385,7 +385,7 @@ def test_types_of_other_writers():
         to_table_type(pa.struct([("t", pa.time32("s"))]), "x")
 
 
-def test_values_decide_where_types_do_not(tmp_path):
+def test_values_are_checked_where_types_are_ambiguous(tmp_path):
     put(tmp_path, "a.parquet", {"u": pa.array([1, 2**63 - 1], pa.uint64())}, write_statistics=False)
     moments = pa.array([1_000, 2_000_000, None], pa.timestamp("ns"))
     put(tmp_path, "b.parquet", {"t": moments})
@@ -397,7 +397,7 @@ def test_values_decide_where_types_do_not(tmp_path):
     assert problem.files.to_pylist() == ["c.parquet", "d.parquet"]
 
 
-def test_times_of_spark(tmp_path):
+def test_int96_timestamps_of_spark(tmp_path):
     moment = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
     old = pa.table({"at": pa.array([moment], pa.timestamp("us", "UTC"))})
     put(tmp_path, "a.parquet", old, use_deprecated_int96_timestamps=True)
@@ -431,14 +431,14 @@ def test_damaged_files(tmp_path):
     assert rows(tmp_path, "id") == [{"id": 1}]
 
 
-def test_only_damaged_files(tmp_path):
+def test_only_damaged_files_raise_table_not_found(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     refused(tmp_path, "damaged")
     with pytest.raises(TableNotFound):
         arrowlog.rebuild(tmp_path, skip_damaged=True)
 
 
-def test_a_store_that_fails_is_not_a_damaged_file(tmp_path, monkeypatch):
+def test_store_failure_is_not_a_damaged_file(tmp_path, monkeypatch):
     put(tmp_path, "a.parquet", {"id": [1]})
     from arrowlog.storage import LocalStore
 
@@ -451,7 +451,7 @@ def test_a_store_that_fails_is_not_a_damaged_file(tmp_path, monkeypatch):
     assert not (tmp_path / LOG).exists()
 
 
-def test_the_schema_may_be_given(tmp_path):
+def test_given_schema_is_used(tmp_path):
     put(tmp_path, "k=2024-01-01 00%3A00%3A00/a.parquet", {"id": pa.array([1], pa.int32())})
     put(tmp_path, f"k={folder_contents.HIVE_NULL}/b.parquet", {"id": [2], "x": [1.5]})
     given = pa.schema([("k", pa.timestamp("us")), ("id", pa.int64()), ("x", pa.float64())])
@@ -504,7 +504,7 @@ def test_folders_of_polars_pandas_and_duckdb(tmp_path):
     ]
 
 
-def test_in_memory():
+def test_rebuild_in_a_memory_store():
     root = "memory://rebuild-test/table"
     schema = pa.schema([("k", pa.string()), ("id", pa.int64())])
     arrowlog.Table.create(root, schema, ["k"]).write(pa.table({"k": ["a", "b"], "id": [1, 2]}))
@@ -516,7 +516,7 @@ def test_in_memory():
 
 
 @pytest.mark.promise("recovery.rebuild_is_atomic")
-def test_of_several_rebuilds_one_wins(tmp_path):
+def test_one_of_several_concurrent_rebuilds_wins(tmp_path):
     for number in range(20):
         put(tmp_path, f"{number}.parquet", {"id": [number]})
     together = Barrier(4)
@@ -534,7 +534,7 @@ def test_of_several_rebuilds_one_wins(tmp_path):
     assert arrowlog.Table(tmp_path).version == 0
 
 
-def test_many_chunks(tmp_path, monkeypatch):
+def test_rebuild_in_many_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr("arrowlog.recovery.log_rebuild._FILES_PER_CHUNK", 3)
     for number in range(10):
         put(tmp_path, f"n={number}/a.parquet", {"id": [number]})
@@ -544,14 +544,14 @@ def test_many_chunks(tmp_path, monkeypatch):
     assert rows(tmp_path, "id") == [{"id": n, "n": n} for n in range(10)]
 
 
-def test_a_commit_that_readers_would_refuse_is_not_written(tmp_path):
+def test_commit_above_the_readers_limit_is_not_written(tmp_path):
     put(tmp_path, "a.parquet", {"id": [1]})
     with pytest.raises(InvalidRequest, match=r"transaction\.maxDecompressedBytes"):
         arrowlog.rebuild(tmp_path, options={"transaction.maxDecompressedBytes": 100})
     assert not (tmp_path / LOG).exists()
 
 
-def test_convert_makes_a_table_of_a_folder(tmp_path):
+def test_convert_creates_a_table_from_a_folder(tmp_path):
     put(tmp_path, "k=1/a.parquet", {"id": [1]})
     table = arrowlog.convert(tmp_path)
     assert table.scan().to_polars().collect().to_dicts() == [{"id": 1, "k": 1}]
@@ -562,7 +562,7 @@ def test_convert_makes_a_table_of_a_folder(tmp_path):
         arrowlog.convert(tmp_path)
 
 
-def test_data_files_without_a_log_are_advised_to_be_rebuilt(tmp_path):
+def test_missing_log_with_data_files_suggests_rebuild(tmp_path):
     with pytest.raises(TableNotFound, match=r"Table\.create"):
         arrowlog.Table(tmp_path)
     for path in ("a.parquet", "day=1/a.parquet"):
@@ -584,7 +584,7 @@ def run(*arguments):
 
 
 @pytest.mark.thorough
-def test_the_command(tmp_path):
+def test_rebuild_command(tmp_path):
     put(tmp_path, "day=2024-01-01/a.parquet", {"id": [1]})
     (tmp_path / "bad.parquet").write_text("x")
     done = run("rebuild", tmp_path, "--dry-run")

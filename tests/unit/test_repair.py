@@ -1,4 +1,4 @@
-"""Repair, one case at a time: what it is for, what it refuses, what each setting does."""
+"""Repair, one case at a time: its uses, refusals and settings."""
 
 import json
 import logging
@@ -58,7 +58,7 @@ def events(root):
     return root
 
 
-def test_the_columns_are_those_of_the_protocol(events):
+def test_result_columns_are_those_of_the_protocol(events):
     row, notes = repair(events)
     assert row == {
         "source_path": f"{events}/{LOG_FOLDER}",
@@ -81,7 +81,7 @@ def test_the_columns_are_those_of_the_protocol(events):
     ]
 
 
-def test_use_1_a_corrupted_checkpoint_is_rebuilt_from_the_commits(events):
+def test_corrupt_checkpoint_is_rebuilt_from_the_commits(events):
     expected = arrowlog.Table(events).snapshot().files.sort_by("path")
     for name in (f"{6:020d}.checkpoint.json", LAST_CHECKPOINT):
         testing.write_file(events, name, b'{"version": 6, "add": [')
@@ -94,7 +94,7 @@ def test_use_1_a_corrupted_checkpoint_is_rebuilt_from_the_commits(events):
     assert table.snapshot().report.checkpoint == 1
 
 
-def test_use_2_splits_that_no_longer_exist_are_left_out(events, caplog):
+def test_missing_data_files_are_dropped(events, caplog):
     caplog.set_level(logging.WARNING, logger="arrowlog")  # whatever others made of the root
     gone = paths(arrowlog.Table(events).snapshot())[0]
     os.unlink(events / gone)
@@ -107,7 +107,7 @@ def test_use_2_splits_that_no_longer_exist_are_left_out(events, caplog):
     assert table.scan().to_polars().collect().height == 4000
 
 
-def test_use_3_a_fragmented_history_becomes_two_versions(events):
+def test_fragmented_history_becomes_two_versions(events):
     repair(events)
     log = events / "repaired"
     assert sorted(os.listdir(log)) == [
@@ -129,7 +129,7 @@ def test_use_3_a_fragmented_history_becomes_two_versions(events):
     assert json.loads((log / LAST_CHECKPOINT).read_text())["version"] == 1
 
 
-def test_use_4_a_log_for_another_place_has_relative_paths(root, tmp_path):
+def test_repaired_log_has_relative_paths(root, tmp_path):
     absolute = testing.add(f"{root}/a b.parquet", {"day": "2024-01-01"})
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [absolute, testing.add(f"file://{root}/c", {"day": None})])
@@ -141,7 +141,7 @@ def test_use_4_a_log_for_another_place_has_relative_paths(root, tmp_path):
     assert paths(arrowlog.Table(target).snapshot()) == ["a b.parquet", "c"]
 
 
-def test_use_5_an_audit_says_what_is_wrong_and_changes_nothing(events):
+def test_repair_reports_problems_and_leaves_the_source_unchanged(events):
     os.unlink(commit(events, 4))
     gone = "day=2024-01-02/part-00001.parquet"
     os.unlink(events / gone)
@@ -156,7 +156,7 @@ def test_use_5_an_audit_says_what_is_wrong_and_changes_nothing(events):
 
 
 @pytest.mark.parametrize("how", ["gone", "cut", "flipped", "empty"])
-def test_nothing_behind_a_damaged_commit_is_taken(root, how):
+def test_commits_after_a_damaged_commit_are_not_used(root, how):
     table = arrowlog.Table.create(root, SCHEMA, ["day"], options={"checkpoint.enabled": False})
     for number in range(6):
         table.append([arrowlog.add_file(f"f{number}", {"day": None}, size=1)])
@@ -175,7 +175,7 @@ def test_nothing_behind_a_damaged_commit_is_taken(root, how):
     assert any("may belong to one that is lost: f3" in note for note in notes)
 
 
-def test_a_checkpoint_behind_the_damage_bridges_it(root):
+def test_checkpoint_after_the_damage_bridges_it(root):
     table = arrowlog.Table.create(root, SCHEMA, ["day"], options={"checkpoint.enabled": False})
     for number in range(6):
         table.append([arrowlog.add_file(f"f{number}", {"day": None}, size=1)])
@@ -190,7 +190,7 @@ def test_a_checkpoint_behind_the_damage_bridges_it(root):
     assert repair(root, "second")[0]["source_version"] == 4
 
 
-def test_steps_of_applications_are_still_taken_once(root):
+def test_application_transactions_survive_a_repair(root):
     table = arrowlog.Table.create(root, SCHEMA, ["day"])
     table.append([arrowlog.add_file("a", {"day": None}, size=1)], txn=("loader", 7))
     log_damage.put(root, ["a"])
@@ -200,14 +200,14 @@ def test_steps_of_applications_are_still_taken_once(root):
     assert paths(arrowlog.Table(root).snapshot()) == ["a"]
 
 
-def test_time_goes_on(events):
+def test_timestamps_increase_after_a_repair(events):
     before = arrowlog.Table(events).snapshot().state.timestamp
     repair(events)
     after = swap(events).snapshot().state.timestamp
     assert after > before
 
 
-def test_a_commit_that_is_there_twice_counts_if_it_says_the_same(events):
+def test_duplicate_commit_is_used_if_identical(events):
     data = Path(commit(events, 3)).read_bytes()
     testing.write_file(events, f"{3:018d}.json", data)
     assert repair(events)[0]["source_version"] == 6
@@ -217,7 +217,7 @@ def test_a_commit_that_is_there_twice_counts_if_it_says_the_same(events):
     assert "both version 3" in notes[0]
 
 
-def test_a_checkpoint_that_says_otherwise_is_named_and_the_commits_count(events):
+def test_diverging_checkpoint_is_reported_and_the_commits_win(events):
     actions = [testing.protocol(), testing.metadata(SCHEMA, ["day"]), GOOD]
     testing.write_checkpoint(events, 6, actions)
     row, notes = repair(events)
@@ -225,7 +225,7 @@ def test_a_checkpoint_that_says_otherwise_is_named_and_the_commits_count(events)
     assert any("the commits" in note for note in notes)
 
 
-def test_a_sealed_checkpoint_counts_against_commits_that_lost_lines_unseen(root):
+def test_checkpoint_with_checksum_wins_over_commits_without(root):
     testing.write_commit(root, 0, OPENING)
     adds = [testing.add(f"f{n}", {"day": None}) for n in range(3)]
     testing.write_commit(root, 1, adds)
@@ -237,7 +237,7 @@ def test_a_sealed_checkpoint_counts_against_commits_that_lost_lines_unseen(root)
     assert "it has a checksum" in notes[0]
 
 
-def test_a_log_in_another_folder_is_repaired_and_its_files_are_named_as_they_are(events):
+def test_renamed_log_folder_is_repaired(events):
     testing.write_file(events, f"{6:020d}.json", b'{"add":{"path":')
     os.rename(events / LOG_FOLDER, events / "backup")
     result = arrowlog.repair(f"{events}/backup", f"{events}/new")
@@ -253,7 +253,7 @@ def test_a_log_in_another_folder_is_repaired_and_its_files_are_named_as_they_are
     assert table.version == 1
 
 
-def test_a_checkpoint_of_another_table_is_told(events):
+def test_checkpoint_of_another_table_is_reported(events):
     other = testing.metadata(SCHEMA, ["day"], id="11111111-0000-4000-8000-000000000000")
     testing.write_checkpoint(events, 9, [testing.protocol(), other, GOOD])
     row, notes = repair(events)
@@ -261,7 +261,7 @@ def test_a_checkpoint_of_another_table_is_told(events):
     assert "may be left over from a table that was here before" in notes[0]
 
 
-def test_a_pointer_that_is_ahead_of_the_log_is_told(events):
+def test_pointer_ahead_of_the_log_is_reported(events):
     testing.write_pointer(events, {"version": 9})
     row, notes = repair(events)
     assert row["source_version"] == 6
@@ -269,7 +269,7 @@ def test_a_pointer_that_is_ahead_of_the_log_is_told(events):
     assert "versions 7 to 9 are not in it" in notes[1]
 
 
-def test_errors_are_in_the_status_and_nothing_is_written(root, events, caplog):
+def test_errors_are_reported_in_the_status_and_nothing_is_written(root, events, caplog):
     caplog.set_level(logging.ERROR)
     assert_error(arrowlog.repair(root / "nowhere", root / "new"), "Source transaction log not")
     assert_error(arrowlog.repair(root, f"{root}-new"), f"Did you mean {root}/{LOG_FOLDER}?")
@@ -289,7 +289,7 @@ def assert_error(result, words):
     assert [row[name] for name in list(row)[2:6]] == [-1, 0, 0, 0]
 
 
-def test_what_is_not_understood_is_not_repaired(root):
+def test_unsupported_protocol_is_not_repaired(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [testing.protocol(9, 9)])
     assert_error(arrowlog.repair(root / LOG_FOLDER, root / "new"), "needs reader version 9")
@@ -297,17 +297,17 @@ def test_what_is_not_understood_is_not_repaired(root):
     assert_error(arrowlog.repair(root / LOG_FOLDER, root / "new"), "needs writer version 9")
 
 
-def test_a_log_without_a_beginning_is_an_error(root):
+def test_log_without_version_0_is_an_error(root):
     testing.write_commit(root, 1, [GOOD])
     assert_error(arrowlog.repair(root / LOG_FOLDER, root / "new"), "no version can be read")
 
 
-def test_a_wrong_option_is_the_callers_mistake(events):
+def test_unknown_option_raises_invalid_request(events):
     with pytest.raises(arrowlog.InvalidRequest, match="paralelism"):
         arrowlog.repair(events / LOG_FOLDER, events / "new", options={"repair.paralelism": 2})
 
 
-def test_files_outside_the_table_are_not_looked_for(root):
+def test_external_files_are_not_checked(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [testing.add("s3://other/x", {"day": None})])
     assert_error(arrowlog.repair(root / LOG_FOLDER, root / "new"), "lies outside the table")
@@ -315,13 +315,13 @@ def test_files_outside_the_table_are_not_looked_for(root):
     assert row["valid_splits"] == 1
 
 
-def test_without_validation_nothing_is_missing(events):
+def test_disabled_validation_reports_no_missing_file(events):
     os.unlink(events / "day=2024-01-02/part-00001.parquet")
     row, _ = repair(events, options={"spark.indextables.repair.validateSplits": "false"})
     assert (row["valid_splits"], row["missing_splits"]) == (5, 0)
 
 
-def test_statistics_may_be_left_behind(events):
+def test_statistics_can_be_dropped(events):
     repair(events, options={"repair.preserveStats": False})
     snapshot = swap(events).snapshot()
     assert snapshot.files["min.id"].null_count == 5
@@ -341,7 +341,7 @@ def test_statistics_may_be_left_behind(events):
         ({"stats.truncation.enabled": False}, LONG, LONG),
     ],
 )
-def test_long_statistics_are_shortened_as_the_settings_say(root, options, low, high):
+def test_long_statistics_are_truncated_by_the_settings(root, options, low, high):
     schema = pa.schema([("text", pa.string())])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
     add = testing.add("a", minValues={"text": LONG}, maxValues={"text": LONG})
@@ -353,7 +353,7 @@ def test_long_statistics_are_shortened_as_the_settings_say(root, options, low, h
     assert files["max.text"][0].as_py() == high
 
 
-def test_a_log_full_of_long_texts_becomes_much_smaller(root):
+def test_log_with_long_statistics_becomes_much_smaller(root):
     schema = pa.schema([("text", pa.string())])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
     rng = random.Random(7)
@@ -372,7 +372,7 @@ def test_a_log_full_of_long_texts_becomes_much_smaller(root):
     assert size["repaired"] < size[LOG_FOLDER] / 10
 
 
-def test_every_field_survives(root):
+def test_every_add_field_survives_a_repair(root):
     full = testing.add(
         "a/b=1/c.split",
         {"day": "2024-01-01"},
@@ -411,7 +411,7 @@ def test_every_field_survives(root):
     assert json.loads(encode_adds(after.state.adds)[0])["add"] == without_nulls(full["add"])
 
 
-def test_the_unfinished_repair_of_another_state_is_refused(events):
+def test_unfinished_repair_of_another_state_is_refused(events):
     repair(events)
     for name in (LAST_CHECKPOINT, f"{1:020d}.checkpoint.json"):
         os.unlink(events / "repaired" / name)
@@ -421,7 +421,7 @@ def test_the_unfinished_repair_of_another_state_is_refused(events):
     assert log_damage.fingerprint(events / "repaired") == before
 
 
-def test_many_files_are_found_by_listing_and_progress_is_told(root):
+def test_many_files_are_checked_by_listing_with_progress(root):
     keys = [f"day=2024-01-0{n % 4 + 1}/f{n}" for n in range(200)] + ["alone", "far/away"]
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [testing.add(key, {"day": None}) for key in keys])
@@ -434,7 +434,7 @@ def test_many_files_are_found_by_listing_and_progress_is_told(root):
 
 
 @pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
-def test_in_every_store(kind, request, monkeypatch):
+def test_repair_works_on_every_store(kind, request, monkeypatch):
     place = store_places.make(kind, request)
     options = {"store.accelerate": kind != "s3fs-moto"}
     for version, actions in enumerate([OPENING, [GOOD, testing.add("gone", {"day": None})]]):
@@ -455,7 +455,7 @@ def test_in_every_store(kind, request, monkeypatch):
     assert_error(again, "is not empty")
 
 
-def test_thousands_of_questions_become_one_walk(monkeypatch):
+def test_many_existence_checks_become_one_walk(monkeypatch):
     from arrowlog.recovery import data_files
 
     place = store_places.Memory()
@@ -479,11 +479,11 @@ def test_thousands_of_questions_become_one_walk(monkeypatch):
         ("/log", ("/", "log")),
     ],
 )
-def test_the_address_of_a_log_is_that_of_its_table_and_a_name(uri, found):
+def test_log_uri_is_split_into_table_and_folder(uri, found):
     assert split_log_address(uri) == found
 
 
-def test_no_warning_of_python_is_raised(events):
+def test_repair_raises_no_python_warning(events):
     os.unlink(commit(events, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

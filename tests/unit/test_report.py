@@ -1,4 +1,4 @@
-"""Reports: complete, safe to mail and to open, for healthy, odd and damaged tables."""
+"""Reports: complete, safe to mail and to open, for healthy, unusual and damaged tables."""
 
 import ast
 import base64
@@ -90,7 +90,7 @@ def markup_of(page):
     return re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
 
 
-def test_a_report_has_every_section_and_what_the_log_says(report):
+def test_report_has_every_section_with_the_facts_of_the_log(report):
     page, facts = Reader(report.html), report.facts
     assert [item for item in SECTIONS if item in page.ids] == list(SECTIONS)
     assert not facts.unavailable
@@ -106,7 +106,7 @@ def test_a_report_has_every_section_and_what_the_log_says(report):
         assert shown in page.text
 
 
-def test_a_page_is_accessible(report):
+def test_page_is_accessible(report):
     page = Reader(report.html)
     assert {"header", "nav", "main", "footer", "h1", "h2", "caption"} <= page.tags()
     assert len(page.ids) == len(set(page.ids))
@@ -127,7 +127,7 @@ def test_a_page_is_accessible(report):
     assert page.text.count("Data: ") == 3  # the bar of verdicts has its numbers beside it
 
 
-def test_a_page_refers_to_nothing_outside_and_allows_only_its_own_code(report):
+def test_page_is_self_contained_and_allows_only_its_own_code(report):
     page = Reader(report.html)
     for tag, attrs in page.elements:
         assert tag not in ("link", "iframe", "object", "embed", "base", "form", "img")
@@ -169,7 +169,7 @@ def hostile_table(root):
 
 
 @pytest.mark.parametrize("paths", [False, True])
-def test_names_of_a_log_are_text_and_never_markup(tmp_path, paths, report):
+def test_names_in_a_log_are_escaped(tmp_path, paths, report):
     plain_tags = Reader(report.html).tags() | {"pre", "h4", "em"}
     names = hostile_table(tmp_path / "t")
     made = arrowlog.Table(tmp_path / "t").report(paths=paths)
@@ -196,7 +196,7 @@ def test_names_of_a_log_are_text_and_never_markup(tmp_path, paths, report):
 SECRET = "hunter2"
 
 
-def test_a_report_has_no_secrets(tmp_path):
+def test_report_has_no_secrets(tmp_path):
     schema = pa.schema([("id", pa.int64())])
     address = f"https://user:{SECRET}@host/a?sig={SECRET}&x=1"
     meta = testing.metadata(schema, configuration={"fs.s3a.secret.key": SECRET, "owner": address})
@@ -221,7 +221,7 @@ def test_a_report_has_no_secrets(tmp_path):
             assert "auto_mkdir" not in made.html
 
 
-def test_a_report_on_s3_has_no_credentials_and_shows_the_address_if_asked(moto):
+def test_report_on_s3_has_no_credentials_and_an_optional_uri(moto):
     server, _ = moto
     uri = f"s3://{BUCKET}/private/folder/events"
     table = arrowlog.Table.create(
@@ -238,7 +238,7 @@ def test_a_report_on_s3_has_no_credentials_and_shows_the_address_if_asked(moto):
     assert uri in shown.html
 
 
-def test_paths_are_hidden_unless_asked_for(tmp_path):
+def test_paths_are_hidden_by_default(tmp_path):
     root = tmp_path / "private-folder" / "events"
     schema = pa.schema([("id", pa.int64())])
     opening = [testing.protocol(), testing.metadata(schema)]
@@ -261,7 +261,7 @@ def test_paths_are_hidden_unless_asked_for(tmp_path):
     assert [each.path for each in shown.facts.file_sizes.largest].count(paths[1]) == 1
 
 
-def test_a_damaged_table_gets_a_report_that_says_what_is_missing(tmp_path):
+def test_report_of_a_damaged_table_names_missing_sections(tmp_path):
     event_table.build(tmp_path / "t")
     commit = f"{log_of(tmp_path / 't')}/{4:020d}.json"
     os.truncate(commit, os.path.getsize(commit) // 2)
@@ -277,7 +277,7 @@ def test_a_damaged_table_gets_a_report_that_says_what_is_missing(tmp_path):
     assert str(tmp_path) not in made.html
 
 
-def test_a_damaged_old_commit_costs_only_what_needs_it(tmp_path):
+def test_damaged_old_commit_affects_only_the_sections_that_need_it(tmp_path):
     event_table.build(tmp_path / "t")
     table = arrowlog.Table(tmp_path / "t")
     table.checkpoint()
@@ -291,7 +291,7 @@ def test_a_damaged_old_commit_costs_only_what_needs_it(tmp_path):
 
 
 @pytest.mark.parametrize("partitions", [(), ("day",)])
-def test_a_table_without_files(tmp_path, partitions):
+def test_report_of_a_table_without_files(tmp_path, partitions):
     schema = pa.schema([("day", pa.string()), ("id", pa.int64())])
     made = arrowlog.Table.create(tmp_path / "t", schema, partitions).report()
     facts = made.facts
@@ -301,7 +301,7 @@ def test_a_table_without_files(tmp_path, partitions):
     assert "The table has no files." in made.html
 
 
-def test_a_table_without_statistics_or_columns_that_can_have_them(tmp_path):
+def test_report_of_a_table_without_statistics(tmp_path):
     schema = pa.schema([("a", pa.binary()), ("b", pa.list_(pa.int64())), ("c", pa.int64())])
     opening = [testing.protocol(), testing.metadata(schema)]
     testing.write_commit(tmp_path / "t", 0, [*opening, testing.add("x"), testing.add("y")])
@@ -312,7 +312,7 @@ def test_a_table_without_statistics_or_columns_that_can_have_them(tmp_path):
     assert "no bounds" in made.html
 
 
-def test_fields_of_structs_are_columns(tmp_path):
+def test_struct_fields_are_reported_as_columns(tmp_path):
     schema = pa.schema([("s", pa.struct([("x", pa.int64()), ("y.z", pa.string())]))])
     stats = '{"numRecords":3,"minValues":{"s":{"x":1}},"maxValues":{"s":{"x":%d}}}'
     adds = [testing.add(str(n), stats=stats % n) for n in (2, 3)]
@@ -322,7 +322,7 @@ def test_fields_of_structs_are_columns(tmp_path):
     assert [(each.name, each.files_with_bounds) for each in items] == [("s.x", 2), ("s.`y.z`", 0)]
 
 
-def test_a_delta_table(tmp_path):
+def test_report_of_a_delta_table(tmp_path):
     import deltalake
 
     rows = pa.table({"region": ["north", "south"], "amount": [10.0, 20.0]})
@@ -337,7 +337,7 @@ def test_a_delta_table(tmp_path):
 
 
 @pytest.mark.parametrize("reader", [3, 4])
-def test_tables_of_later_protocols(tmp_path, reader):
+def test_report_of_tables_of_newer_protocols(tmp_path, reader):
     table = arrowlog.Table.create(tmp_path / "t", state_tables.SCHEMA, ["p"])
     table.append([arrowlog.add_file("a", {"p": "1"}, size=3)])
     if reader == 3:
@@ -352,7 +352,7 @@ def test_tables_of_later_protocols(tmp_path, reader):
     assert made.facts.timeline.growth[-1].files == 1
 
 
-def test_a_state_without_commits(tmp_path):
+def test_report_of_an_avro_state_without_commits(tmp_path):
     state_tables.first_commit(tmp_path / "t")
     adds = [state_tables.add("a", "1", 1, 5), state_tables.add("b", "2", 3)]
     state_tables.write_state(tmp_path / "t", 1, [adds])
@@ -378,7 +378,7 @@ def facts_at(table, now_ms):
     return collect_facts(sources, data_files=False, now_ms=now_ms)
 
 
-def test_growth_is_over_time_although_a_clock_was_wrong(tmp_path):
+def test_growth_is_monotonic_in_time_despite_a_wrong_clock(tmp_path):
     times = [at(0), at(1), at(4000), at(2), 0, at(3), 1 << 61]
     facts = facts_at(table_with_times(tmp_path / "t", times), at(3.5))
     growth = facts.timeline.growth
@@ -390,13 +390,13 @@ def test_growth_is_over_time_although_a_clock_was_wrong(tmp_path):
     assert "2 commits have times in the future" in TableReport(facts).html
 
 
-def test_a_commit_from_the_future_and_a_clock_that_is_behind(tmp_path):
+def test_commit_timestamp_ahead_of_the_clock(tmp_path):
     facts = facts_at(table_with_times(tmp_path / "t", [at(5)]), at(0))
     assert facts.timeline.num_moved == 0  # all are ahead: the clock of the reader is behind
     assert "5 days ahead" in TableReport(facts).html
 
 
-def test_the_outlook_is_that_of_retention(tmp_path):
+def test_outlook_matches_retention(tmp_path):
     quiet = {"checkpoint.enabled": False}
     days = {"spark.indextables.logRetention.duration": 10 * DAY}
     schema = pa.schema([("id", pa.int64())])
@@ -428,7 +428,7 @@ def test_the_outlook_is_that_of_retention(tmp_path):
 @pytest.mark.parametrize(
     "times", [[0, 0], [-(10**13), 10**12], [-62_135_596_800_000, 253_402_300_799_000], [1 << 62]]
 )
-def test_any_time_can_be_drawn(tmp_path, times):
+def test_any_timestamp_can_be_drawn(tmp_path, times):
     facts = facts_at(table_with_times(tmp_path / "t", times), at(0))
     assert len(TableReport(facts).html) < SIZE_MAX
 
@@ -442,7 +442,7 @@ def test_time_axes_have_few_labels_in_order(seconds):
     assert all(0 <= label.at <= 1 for label in labels)
 
 
-def test_a_page_of_a_wide_table_with_long_names_is_small(tmp_path):
+def test_page_of_a_wide_table_with_long_names_is_small(tmp_path):
     columns = [(f"{number}{chr(34) * 300}", pa.int64()) for number in range(700)]
     schema = pa.schema([("p", pa.string()), ("q", pa.string()), *columns])
     adds = [testing.add(f"{n}", {"p": "<" * n * 20, "q": "&" * n}) for n in range(300)]
@@ -458,7 +458,7 @@ def test_a_page_of_a_wide_table_with_long_names_is_small(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_page_of_a_large_table_is_small(tmp_path):
+def test_page_of_a_large_table_is_small(tmp_path):
     count = 200_000
     schema = pa.schema([("p", pa.string()), ("id", pa.int64())])
     head = [testing.protocol(), testing.metadata(schema, ["p"])]
@@ -479,7 +479,7 @@ def test_a_page_of_a_large_table_is_small(tmp_path):
     assert len(made.html.encode()) < SIZE_MAX / 4
 
 
-def test_a_report_replaces_a_report_and_nothing_else(report, tmp_path):
+def test_save_replaces_only_reports(report, tmp_path):
     target = tmp_path / "report.html"
     assert report.save(target) == str(target)
     assert target.read_text() == report.html
@@ -506,7 +506,7 @@ def test_a_report_replaces_a_report_and_nothing_else(report, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["empty.html", "link.html", "report.html", "thesis.html"]
 
 
-def test_a_target_is_checked_before_the_work(events, tmp_path):
+def test_target_is_checked_before_the_report_is_computed(events, tmp_path):
     (tmp_path / "thesis.html").write_text("mine")
     steps = []
     with pytest.raises(arrowlog.InvalidRequest, match="is not a report"):
@@ -517,7 +517,7 @@ def test_a_target_is_checked_before_the_work(events, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes in folders")
-def test_a_pipe_is_written_to_and_stays_a_pipe(report, tmp_path):
+def test_save_to_a_pipe(report, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     received = []
     reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_text()))
@@ -528,7 +528,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(report, tmp_path):
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
-def test_a_failed_write_leaves_the_old_report(report, tmp_path, monkeypatch):
+def test_failed_save_keeps_the_old_report(report, tmp_path, monkeypatch):
     target = tmp_path / "report.html"
     report.save(target)
 
@@ -542,7 +542,7 @@ def test_a_failed_write_leaves_the_old_report(report, tmp_path, monkeypatch):
     assert target.read_text() == report.html
 
 
-def test_a_notebook_shows_the_page_in_a_frame_of_its_own(report):
+def test_notebook_shows_the_page_in_an_iframe(report):
     frame = Reader(report._repr_html_())
     ((tag, attrs),) = frame.elements
     assert tag == "iframe"
@@ -551,7 +551,7 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(report):
     assert repr(report).startswith("TableReport('events', ")
 
 
-def test_progress_ends_with_everything_done(events):
+def test_progress_ends_at_the_total(events):
     steps = []
     arrowlog.Table(events).report(progress=lambda done, total: steps.append((done, total)))
     assert steps[0][0] == 0
@@ -559,7 +559,7 @@ def test_progress_ends_with_everything_done(events):
     assert [done for done, _ in steps] == sorted(done for done, _ in steps)
 
 
-def test_the_json_has_all_facts(report):
+def test_json_has_all_facts(report):
     assert msgspec.json.decode(report.to_json(), type=ReportFacts) == report.facts
 
 
@@ -567,7 +567,7 @@ def run(*arguments):
     return CliRunner().invoke(commands, ["report", *map(str, arguments)])
 
 
-def test_the_command_writes_the_page_and_says_where(events, tmp_path, monkeypatch):
+def test_report_command_writes_the_page_and_prints_its_path(events, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = run(events)
     assert done.exit_code == 0, done.output
@@ -580,7 +580,7 @@ def test_the_command_writes_the_page_and_says_where(events, tmp_path, monkeypatc
     assert isinstance(refused.exception, arrowlog.InvalidRequest)
 
 
-def test_the_command_prints_the_numbers_as_json(events, tmp_path, monkeypatch):
+def test_report_command_prints_json(events, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = run(events, "--output", "json")
     assert done.exit_code == 0, done.output
@@ -590,7 +590,7 @@ def test_the_command_prints_the_numbers_as_json(events, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_the_command_reports_a_damaged_table_and_succeeds(tmp_path, monkeypatch):
+def test_report_command_succeeds_for_a_damaged_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     event_table.build(tmp_path / "t")
     os.truncate(f"{log_of(tmp_path / 't')}/{4:020d}.json", 20)
@@ -599,7 +599,7 @@ def test_the_command_reports_a_damaged_table_and_succeeds(tmp_path, monkeypatch)
     assert "not computed: summary" in done.output
 
 
-def test_continuous_integration_looks_for_the_browsers_of_the_tests():
+def test_browser_names_in_dev_match_the_tests():
     source = (Path(__file__).parents[2] / "dev.py").read_text()
     names = re.search(r"^BROWSERS = (\(.*?\))$", source, re.MULTILINE)
     assert ast.literal_eval(names[1]) == browser.NAMES

@@ -1,4 +1,4 @@
-"""Over a network, requests that do not depend on each other are sent at the same time."""
+"""Independent requests over a network are sent concurrently."""
 
 import threading
 
@@ -87,7 +87,7 @@ def expect_together(wire, *requests):
     wire.together |= {(verb, f"{LOG_FOLDER}/{key}"): barrier for verb, key in requests}
 
 
-def test_a_checkpoint_and_the_commits_after_it_are_read_together(wire):
+def test_checkpoint_and_later_commits_are_read_concurrently(wire):
     fill(wire, checkpoint=True)
     table = table_on(wire)
     wire.asked.clear()
@@ -98,7 +98,7 @@ def test_a_checkpoint_and_the_commits_after_it_are_read_together(wire):
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])
-def test_records_of_deletion_and_the_end_of_the_log_are_listed_together(wire, checkpoint):
+def test_retirement_records_and_log_tail_are_listed_concurrently(wire, checkpoint):
     fill(wire, checkpoint=checkpoint)
     table = table_on(wire)
     wire.asked.clear()
@@ -110,7 +110,7 @@ def test_records_of_deletion_and_the_end_of_the_log_are_listed_together(wire, ch
     assert not [key for verb, key in wire.asked if verb == "stat"]
 
 
-def test_a_commit_that_lands_while_a_table_is_opened_is_part_of_the_answer(wire):
+def test_commit_during_open_is_in_the_snapshot(wire):
     writer = fill(wire, checkpoint=True)
     table = table_on(wire)
     writer.append(file("d"))
@@ -118,7 +118,7 @@ def test_a_commit_that_lands_while_a_table_is_opened_is_part_of_the_answer(wire)
     assert sorted(table.snapshot().files["path"].to_pylist()) == ["a", "b", "c", "d"]
 
 
-def test_the_version_of_a_table_that_was_just_opened_is_one_listing(wire):
+def test_version_of_an_opened_table_is_one_listing(wire):
     writer = fill(wire, checkpoint=True)
     table = table_on(wire)
     writer.append(file("d"))
@@ -127,7 +127,7 @@ def test_the_version_of_a_table_that_was_just_opened_is_one_listing(wire):
     assert wire.asked == [("list", commit_name(3))]
 
 
-def test_among_many_writers_a_lost_race_costs_one_round_trip(wire):
+def test_lost_race_costs_one_round_trip(wire):
     writer, other = fill(wire, checkpoint=False), open_table(wire, "o")
     names = iter("uvwxyz")
 

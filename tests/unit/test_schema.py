@@ -59,7 +59,7 @@ def array(kind, *, null=True):
 
 
 @pytest.mark.parametrize(("name", "kind"), SIMPLE.items())
-def test_every_simple_type_goes_both_ways(name, kind):
+def test_every_simple_type_round_trips(name, kind):
     schema = pa.schema([pa.field("c", kind)])
     assert parse_spark_schema(text(column(name))) == schema
     assert json.loads(format_spark_schema(schema)) == json.loads(text(column(name)))
@@ -86,16 +86,16 @@ def test_every_other_spelling_is_read(name, kind):
     ],
     ids=str,
 )
-def test_arrow_types_spark_does_not_have_get_their_nearest(kind, name):
+def test_arrow_types_without_a_spark_type_map_to_the_nearest(kind, name):
     assert json.loads(format_spark_schema(pa.schema([("c", kind)])))["fields"][0]["type"] == name
 
 
-def test_a_user_defined_type_is_what_it_is_stored_as():
+def test_user_defined_type_is_read_as_its_storage_type():
     udt = {"type": "udt", "class": "org.x.Y", "pyClass": None, "sqlType": array("double")}
     assert parse_spark_schema(text(column(udt))).field("c").type == pa.list_(pa.float64())
 
 
-def test_absent_or_odd_nullability_means_nullable():
+def test_missing_or_invalid_nullability_means_nullable():
     fields = [
         {"name": "a", "type": "long"},
         column("long", "b", nullable=None),
@@ -104,7 +104,7 @@ def test_absent_or_odd_nullability_means_nullable():
     assert [f.nullable for f in parse_spark_schema(text(*fields))] == [True, True, False]
 
 
-def test_a_column_of_nothing_but_nulls_is_nullable_whatever_it_says():
+def test_void_column_is_always_nullable():
     assert parse_spark_schema(text(column("void", nullable=False))).field("c").type == pa.null()
 
 
@@ -114,7 +114,7 @@ def test_names_keep_every_character():
     assert parse_spark_schema(format_spark_schema(schema)).names == names
 
 
-def test_a_schema_without_columns_is_a_schema():
+def test_empty_schema_round_trips():
     assert parse_spark_schema(format_spark_schema(pa.schema([]))) == pa.schema([])
 
 
@@ -151,7 +151,7 @@ types = st.recursive(
 
 @settings(deadline=None, max_examples=150)
 @given(structs(types))
-def test_any_nested_schema_survives_the_round_trip(fields):
+def test_nested_schemas_round_trip(fields):
     schema = pa.schema(fields)
     once = format_spark_schema(schema)
     assert parse_spark_schema(once) == schema
@@ -181,7 +181,7 @@ def test_any_nested_schema_survives_the_round_trip(fields):
     ],
     ids=repr,
 )
-def test_a_bad_type_is_refused_with_the_name_of_its_column(bad):
+def test_invalid_type_raises_with_its_column(bad):
     with pytest.raises(ValueError, match="'price'"):
         parse_spark_schema(text(column("long", "id"), column(bad, "price")))
 
@@ -199,7 +199,7 @@ def test_a_bad_type_is_refused_with_the_name_of_its_column(bad):
         ({"type": "udt", "class": "x"}, "'a'"),
     ],
 )
-def test_a_bad_type_inside_another_is_refused_with_its_path(kind, where):
+def test_invalid_nested_type_raises_with_its_path(kind, where):
     with pytest.raises(ValueError, match=where):
         parse_spark_schema(text(column(kind, "a")))
 
@@ -227,17 +227,17 @@ def test_a_bad_type_inside_another_is_refused_with_its_path(kind, where):
     ],
     ids=lambda value: value[:40],
 )
-def test_what_is_no_schema_is_refused(bad, what):
+def test_invalid_schema_is_refused(bad, what):
     with pytest.raises(ValueError, match=what):
         parse_spark_schema(bad)
 
 
-def test_a_column_that_is_there_twice_is_refused():
+def test_duplicate_column_is_refused():
     with pytest.raises(ValueError, match="'x' appears twice"):
         parse_spark_schema(text(column("long", "id"), column("long", "x"), column("string", "x")))
 
 
-def test_a_member_of_a_struct_that_is_there_twice_is_refused():
+def test_duplicate_struct_field_is_refused():
     inner = {"type": "struct", "fields": [column("long", "x"), column("long", "x")]}
     with pytest.raises(ValueError, match="'x' appears twice"):
         parse_spark_schema(text(column(inner, "s")))
@@ -257,7 +257,7 @@ def test_deep_nesting_is_read():
 
 
 @pytest.mark.parametrize("depth", [101, 500, 50_000])
-def test_nesting_without_end_is_refused(depth):
+def test_too_deep_nesting_is_refused(depth):
     with pytest.raises(ValueError, match=r"nested too deeply|not JSON"):
         parse_spark_schema(nested(depth))
 
@@ -277,6 +277,6 @@ def test_nesting_without_end_is_refused(depth):
     ],
     ids=str,
 )
-def test_a_type_that_a_table_cannot_hold_is_refused_with_its_column(kind):
+def test_unsupported_arrow_type_raises_with_its_column(kind):
     with pytest.raises(ValueError, match=r"column '(bad|x)'.*cannot hold"):
         format_spark_schema(pa.schema([("good", pa.int64()), ("bad", kind)]))

@@ -1,4 +1,4 @@
-"""The transitions of what a write session knows: each returns a new value."""
+"""State transitions of a write session: each returns a new value."""
 
 from dataclasses import FrozenInstanceError, fields
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ def values(state):
 
 
 @pytest.mark.parametrize("name", TRANSITIONS)
-def test_a_transition_changes_these_fields_and_no_others(name):
+def test_transition_changes_only_its_fields(name):
     after, changed = TRANSITIONS[name]
     if changed is None:
         assert values(after) == values(SessionState()) | {"head": HEAD, "is_checked": True}
@@ -68,12 +68,12 @@ def test_every_transition_is_in_the_table():
     assert public == set(TRANSITIONS) | decisions | {"observed_at", "tip"}
 
 
-def test_a_state_cannot_be_changed():
+def test_session_state_is_immutable():
     with pytest.raises(FrozenInstanceError):
         STATE.head = None
 
 
-def test_a_commit_whose_object_was_not_observed_is_not_built_on():
+def test_unobserved_commit_is_not_used_as_head():
     assert STATE.after_commit(head(8), None) == STATE.without_head()
 
 
@@ -87,11 +87,11 @@ def test_a_commit_whose_object_was_not_observed_is_not_built_on():
         (SessionState(), ReadBase(), None),
     ],
 )
-def test_what_was_read_for_the_session_is_not_shown(state, base, shown):
+def test_internal_reads_do_not_count_as_shown(state, base, shown):
     assert state.last_shown(base) is shown
 
 
-def test_a_refusal_lasts_until_the_table_is_read_again():
+def test_conflict_refuses_commits_until_the_next_refresh():
     assert not SessionState().is_refused(ReadBase())
     refused = STATE.after_conflict(BASE.generation)
     assert refused.is_refused(BASE)
@@ -102,7 +102,7 @@ def test_a_refusal_lasts_until_the_table_is_read_again():
     ("known", "read", "newest", "observed_at"),
     [(None, 5, 5, 90.0), (HEAD, 5, 7, 100.0), (HEAD, 7, 7, 100.0), (HEAD, 9, 9, 100.0)],
 )
-def test_the_newest_head_is_the_newer_one(known, read, newest, observed_at):
+def test_newest_head_is_the_newer_of_session_and_tracker(known, read, newest, observed_at):
     base = ReadBase(snapshot(read), tip(read), observed_at=90.0)
     state = SessionState(known)
     assert state.newest_head(base).version == state.known_version(base) == newest
@@ -110,12 +110,12 @@ def test_the_newest_head_is_the_newer_one(known, read, newest, observed_at):
     assert state.observed_at(base) == observed_at
 
 
-def test_nothing_is_known_at_first():
+def test_initial_session_state_is_empty():
     assert SessionState().known_version(ReadBase()) == -1
     assert SessionState().tip(ReadBase()) is None
 
 
-def test_the_tip_of_an_own_commit_precedes_that_of_the_tracker():
+def test_tip_of_an_own_commit_precedes_the_trackers():
     assert STATE.tip(BASE) == tip(6)
     assert STATE.without_head().tip(BASE) == tip(5)
 
@@ -129,7 +129,7 @@ def test_the_tip_of_an_own_commit_precedes_that_of_the_tracker():
         (SessionState(), READ, False),
     ],
 )
-def test_own_commits_after_what_was_shown(state, shown, after):
+def test_own_commits_after_the_shown_version(state, shown, after):
     assert state.has_committed_after(shown, BASE) is after
 
 
@@ -146,7 +146,7 @@ def test_own_commits_after_what_was_shown(state, shown, after):
         ([], 1, 2, {}),
     ],
 )
-def test_commits_that_were_the_last_of_the_session(made, first, last, ids):
+def test_own_commits_between_versions(made, first, last, ids):
     own = OwnCommits()
     for version in made:
         own.record(f"t{version}", version)

@@ -1,4 +1,4 @@
-"""Every setting does what it says: for each there is a proof that changing it changes that.
+"""Every setting has an effect: for each one a proof that changing it changes behavior.
 
 A setting without a proof fails `test_every_setting_has_a_proof`. A proof is a function here, or the
 name of a test elsewhere that uses the setting.
@@ -35,13 +35,13 @@ SETTINGS = {
     if "key" in item.metadata
 }
 PROOFS = {
-    "avroState.allowStateOnly": "unit/test_state_writes.py::"
-    "test_a_table_whose_states_are_the_commits_is_not_written_unless_the_caller_insists",
-    "commit.verify": "faults/test_stalls.py::"
+    "avroState.allowStateOnly": "unit/test_avro_state_writes.py::"
+    "test_writing_a_states_only_table_requires_allow_state_only",
+    "commit.verify": "faults/test_stalled_writers.py::"
     "test_a_clock_that_misses_stalls_needs_commit_verify_always",
-    "history.maxMemory": "unit/test_asked.py::test_a_long_past_needs_little_memory",
+    "history.maxMemory": "unit/test_history_queries.py::test_long_history_respects_max_memory",
     "splits.cache.path": "integration/test_split_tables.py::"
-    "test_the_cache_is_where_the_setting_says_and_a_table_cannot_choose_it",
+    "test_cache_path_is_set_by_options_not_by_the_table",
 }
 
 
@@ -601,7 +601,7 @@ def test_every_setting_has_a_proof():
 
 
 @pytest.mark.parametrize("key", SETTINGS)
-def test_changing_a_setting_changes_what_it_says(key, tmp_path, monkeypatch):
+def test_changing_a_setting_has_its_documented_effect(key, tmp_path, monkeypatch):
     proof = PROOFS[key]
     if callable(proof):
         if key == min(each for each in PROOFS if PROOFS[each] is proof):  # once for all its keys
@@ -642,7 +642,7 @@ def test_partial_invalidation_drops_what_it_names(tmp_path):
     assert loads() == before + 2
 
 
-def test_settings_of_the_machine_are_not_taken_from_a_table(tmp_path):
+def test_machine_settings_are_not_read_from_table_properties(tmp_path):
     table = create(tmp_path / "t")
     machine = [key for key, item in SETTINGS.items() if not item.metadata["table"]]
     assert {"checkpoint.parallelism", "transaction.cache.maxSize", "store.accelerate"} <= {*machine}

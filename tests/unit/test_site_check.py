@@ -1,4 +1,4 @@
-"""The check of the built documentation finds what is wrong with a site, and nothing else."""
+"""The check of the built documentation finds exactly the problems of a site."""
 
 import importlib.util
 from pathlib import Path
@@ -36,7 +36,7 @@ def site(tmp_path):
     return tmp_path
 
 
-def test_a_good_site_has_no_problems(find_problems, site):
+def test_valid_site_has_no_problems(find_problems, site):
     assert find_problems(site) == []
 
 
@@ -56,12 +56,12 @@ def test_a_good_site_has_no_problems(find_problems, site):
         ),
     ],
 )
-def test_a_problem_is_found(find_problems, site, added, problem):
+def test_each_problem_is_found(find_problems, site, added, problem):
     (site / "index.html").write_text(GOOD + added)
     (found,) = find_problems(site)
     assert problem in found
 
 
-def test_a_style_sheet_that_loads_a_font_is_found(find_problems, site):
+def test_external_font_in_a_style_sheet_is_found(find_problems, site):
     (site / "assets" / "site.css").write_text('@import "https://x.org/font.css";')
     assert find_problems(site) == ["assets/site.css loads https://x.org/font.css"]

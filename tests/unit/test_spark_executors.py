@@ -30,8 +30,8 @@ def test_workers_import_compiled_modules():
     assert imported(_archive(), ".pyc") == arrowlog.__version__
 
 
-def test_another_version_of_python_compiles_the_modules(tmp_path):
-    """The compiled files begin with a number of the version of Python."""
+def test_other_python_version_compiles_the_modules(tmp_path):
+    """Compiled files begin with a magic number of the Python version."""
     other = tmp_path / "other.zip"
     with zipfile.ZipFile(_archive()) as made, zipfile.ZipFile(other, "w") as archive:
         for name in made.namelist():

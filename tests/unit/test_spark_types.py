@@ -1,11 +1,11 @@
-"""Batches for Spark: exactly its types, and never too large."""
+"""Batches for Spark have exactly its types and are never too large."""
 
 import pyarrow as pa
 
 from arrowlog.spark import types
 
 
-def test_every_batch_is_of_exactly_the_types():
+def test_cast_batch_gives_exactly_the_types():
     schema = pa.schema([("s", pa.string()), ("n", pa.list_(pa.field("element", pa.int64())))])
     given = pa.record_batch(
         [
@@ -20,7 +20,7 @@ def test_every_batch_is_of_exactly_the_types():
     assert list(types.cast_batch(given.slice(0, 0), schema)) == []
 
 
-def test_large_batches_are_cut(monkeypatch):
+def test_large_batches_are_split(monkeypatch):
     schema = pa.schema([("s", pa.string())])
     given = pa.record_batch([pa.array(["x" * 999] * 100)], names=["s"])
     monkeypatch.setattr(types, "_BATCH_BYTES", 10_000)
@@ -31,14 +31,14 @@ def test_large_batches_are_cut(monkeypatch):
     assert [piece.num_rows for piece in types.cast_batch(given, schema)] == [1] * 100
 
 
-def test_rows_without_columns_are_rows():
+def test_batch_without_columns_keeps_its_rows():
     given = pa.table({"x": [1, 2]}).select([]).to_batches()
     assert sum(
         piece.num_rows for one in given for piece in types.cast_batch(one, pa.schema([]))
     ) == sum(one.num_rows for one in given)
 
 
-def test_names_of_other_writers_are_spelled_as_spark_does():
+def test_type_names_of_other_writers_are_normalized():
     fields = ["bigint", "INT ", "tinyint", "null", "timestamp_ltz", "char(3)", "decimal( 5 , 2 )"]
     text = ",".join(f'{{"name":"c{n}","type":"{kind}"}}' for n, kind in enumerate(fields))
     found = types.to_spark_schema(f'{{"type":"struct","fields":[{text}]}}')

@@ -24,7 +24,7 @@ def entries(folder):
     return sorted(name for name in os.listdir(folder) if not name.endswith(".lock"))
 
 
-def test_an_entry_is_built_once_and_kept_by_identity_and_kind(tmp_path):
+def test_entry_is_built_once_per_identity_and_kind(tmp_path):
     cache, built = SplitCache(str(tmp_path / "c"), 1 << 20), []
     for identity, kind in [("a", "rows"), ("a", "rows"), ("a", "search"), ("b", "rows")]:
         with cache.entry(identity, kind, writer(10, built)) as folder:
@@ -36,7 +36,7 @@ def test_an_entry_is_built_once_and_kept_by_identity_and_kind(tmp_path):
     assert os.stat(cache.folder).st_mode & 0o077 == 0
 
 
-def test_the_least_recently_used_entries_are_evicted_and_pinned_ones_are_not(tmp_path):
+def test_least_recently_used_unpinned_entries_are_evicted(tmp_path):
     cache = SplitCache(str(tmp_path), 1000)
     with cache.entry("pinned", "rows", writer(300)) as pinned:
         os.utime(pinned, (0, 0))  # the first to be evicted, were it not in use
@@ -55,7 +55,7 @@ def test_the_least_recently_used_entries_are_evicted_and_pinned_ones_are_not(tmp
     assert 300 * len(entries(tmp_path)) <= 1000
 
 
-def test_eviction_runs_by_itself(tmp_path):
+def test_eviction_runs_automatically(tmp_path):
     cache = SplitCache(str(tmp_path), 1000)
     for number in range(50):
         with cache.entry(str(number), "rows", writer(100)):
@@ -66,7 +66,7 @@ def test_eviction_runs_by_itself(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["empty", "missing", "no sizes", "empty sizes"])
-def test_an_entry_that_did_not_survive_a_loss_of_power_is_built_again(tmp_path, damage):
+def test_entry_damaged_by_a_power_loss_is_rebuilt(tmp_path, damage):
     cache, built = SplitCache(str(tmp_path / "c"), 1 << 20), []
     with cache.entry("a", "rows", writer(10, built)) as folder:
         file = os.path.join(folder, ".sizes.json" if "sizes" in damage else "data")
@@ -80,7 +80,7 @@ def test_an_entry_that_did_not_survive_a_loss_of_power_is_built_again(tmp_path, 
     assert len(built) == 2
 
 
-def test_a_failed_build_leaves_nothing(tmp_path):
+def test_failed_build_leaves_nothing(tmp_path):
     cache = SplitCache(str(tmp_path), 1000)
 
     def fail(folder):
@@ -94,7 +94,7 @@ def test_a_failed_build_leaves_nothing(tmp_path):
         assert sorted(os.listdir(folder)) == [".sizes.json", "data"]
 
 
-def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
+def test_unwritable_cache_folder_raises(tmp_path):
     (tmp_path / "file").write_text("")
     cache = SplitCache(str(tmp_path / "file"), 1000)
     with (
@@ -158,7 +158,7 @@ for _ in range(300):
 """
 
 
-def test_processes_share_a_cache_and_never_see_half_an_entry(tmp_path):
+def test_processes_share_a_cache_without_partial_entries(tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     running = [subprocess.Popen([*command, str(seed)], stderr=subprocess.PIPE) for seed in range(4)]
     for process in running:
@@ -173,7 +173,7 @@ def test_processes_share_a_cache_and_never_see_half_an_entry(tmp_path):
     assert size <= 5000
 
 
-def test_the_default_folder_belongs_to_the_user(tmp_path, monkeypatch):
+def test_default_folder_belongs_to_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert default_cache_folder() == str(tmp_path / "cache" / "arrowlog" / "splits")
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")

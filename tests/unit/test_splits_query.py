@@ -53,7 +53,7 @@ def term(text, position, field=None, **more):
         ("id:<=5", Range("id", None, "5", True, True, 3)),
     ],
 )
-def test_the_subset_is_parsed(text, query):
+def test_supported_queries_are_parsed(text, query):
     assert parse_query(text) == query
 
 
@@ -100,12 +100,12 @@ def test_the_subset_is_parsed(text, query):
         (" OR ".join(["a"] * 1025), 5121, "more than 1,024 terms"),
     ],
 )
-def test_everything_else_is_refused_with_its_position(text, position, what):
+def test_unsupported_queries_raise_with_their_position(text, position, what):
     with pytest.raises(InvalidRequest, match=f"position {position}: .*(?:{what})"):
         parse_query(text)
 
 
-def test_a_query_is_bounded_text():
+def test_query_must_be_text_of_limited_length():
     with pytest.raises(InvalidRequest, match="at most 20,000 characters"):
         parse_query("a" * 20_001)
     with pytest.raises(InvalidRequest, match="is text, not int"):

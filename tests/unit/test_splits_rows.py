@@ -22,14 +22,14 @@ from arrowlog.splits import RowDecoder, SplitCache, SplitFile, SplitFiles
 from arrowlog.storage import LocalStore, open_store
 
 
-def test_rows_of_every_plain_type_come_back(tmp_path):
+def test_rows_of_every_plain_type_round_trip(tmp_path):
     rows = make_rows(1, 500)
     with open_split(tmp_path, make_split(FIELDS, [rows]), 500) as files:
         assert read_rows(files, SCHEMA) == expected(rows)
     assert not (tmp_path / "cache").exists()  # a local split is read in place
 
 
-def test_rows_of_nested_types_come_back(tmp_path):
+def test_rows_of_nested_types_round_trip(tmp_path):
     rows = make_rows(2, 200, nested=True)
     data = make_split({**FIELDS, **NESTED_FIELDS}, [rows])
     with open_split(tmp_path, data, 200) as files:
@@ -37,7 +37,7 @@ def test_rows_of_nested_types_come_back(tmp_path):
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_rows_of_all_segments_come_back_without_deleted_ones(tmp_path, nested):
+def test_rows_of_all_segments_exclude_deleted_ones(tmp_path, nested):
     rows = make_rows(3, 150, nested=nested)
     fields = {**FIELDS, **NESTED_FIELDS} if nested else FIELDS
     schema = NESTED_SCHEMA if nested else SCHEMA
@@ -70,7 +70,7 @@ def test_chosen_rows_are_read_by_number(tmp_path):
         assert read_rows(files, SCHEMA, np.empty(0, np.int64)) == []
 
 
-def test_a_column_that_the_split_lacks_is_null(tmp_path):
+def test_column_missing_from_the_split_is_null(tmp_path):
     data = make_split({"id": field("i64")}, [[{"id": 1}, {"id": None}]])
     schema = pa.schema([("id", pa.int64()), ("later", pa.string()), ("void", pa.null())])
     with open_split(tmp_path, data) as files:
@@ -86,7 +86,7 @@ def test_a_column_that_the_split_lacks_is_null(tmp_path):
         assert sum(len(numbers) for numbers, _ in RowDecoder(files, pa.schema([])).batches()) == 2
 
 
-def test_json_text_comes_back_as_equivalent_json(tmp_path):
+def test_json_text_round_trips_as_equivalent_json(tmp_path):
     value = {"a": [1, None, "x"], "b": {"c": True}}
     data = make_split({"j": field("json_object")}, [[{"j": value}, {}]])
     with open_split(tmp_path, data) as files:
@@ -95,7 +95,7 @@ def test_json_text_comes_back_as_equivalent_json(tmp_path):
     assert texts[1] is None
 
 
-def test_arrays_of_the_older_writer_come_back(tmp_path):
+def test_arrays_of_the_older_writer_are_read(tmp_path):
     data = make_split({"j": field("json_object")}, [[{"j": {"_values": [1, 2]}}]])
     with open_split(tmp_path, data) as files:
         assert read_rows(files, pa.schema([("j", pa.list_(pa.int32()))])) == [{"j": [1, 2]}]
@@ -127,7 +127,7 @@ def test_arrays_of_the_older_writer_come_back(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_rebuilt_is_refused_by_name(tmp_path, fields, row, kind, message):
+def test_unreadable_field_raises_with_its_name(tmp_path, fields, row, kind, message):
     other = {"other": field("text")}
     data = make_split({"j": fields, **other}, [[{"j": row, "other": "x"}]])
     with open_split(tmp_path, data) as files:
@@ -138,7 +138,7 @@ def test_what_cannot_be_rebuilt_is_refused_by_name(tmp_path, fields, row, kind, 
         assert read_rows(files, pa.schema([("other", pa.string())])) == [{"other": "x"}]
 
 
-def test_a_number_that_is_only_fast_is_read_beside_stored_text(tmp_path):
+def test_fast_only_number_is_read_with_stored_text(tmp_path):
     fields = {"n": field("i64", stored=False), "t": field("text")}
     rows = [{"n": n, "t": f"t{n}"} for n in range(5)]
     with open_split(tmp_path, make_split(fields, [rows])) as files:
@@ -161,7 +161,7 @@ def test_companion_splits_are_refused(tmp_path):
         split.meta  # noqa: B018
 
 
-def test_a_row_count_that_contradicts_the_log_is_refused(tmp_path):
+def test_row_count_that_contradicts_the_log_is_refused(tmp_path):
     data = make_split({"id": field("i64")}, [[{"id": 1}]])
     with (
         open_split(tmp_path, data, num_records=2) as files,
@@ -170,7 +170,7 @@ def test_a_row_count_that_contradicts_the_log_is_refused(tmp_path):
         read_rows(files, pa.schema([("id", pa.int64())]))
 
 
-def test_a_missing_split_is_reported(tmp_path):
+def test_missing_split_raises(tmp_path):
     file = SplitFile("gone.split", 10, 0)
     with (
         SplitFiles(LocalStore(str(tmp_path)), file, SplitCache(str(tmp_path / "c"), 1)) as files,
@@ -194,7 +194,7 @@ class CountingStore:
         return self._store.get_range(key, start, stop)
 
 
-def test_a_remote_split_is_fetched_by_ranges_and_only_what_is_needed(tmp_path, monkeypatch):
+def test_remote_split_is_fetched_by_needed_ranges_only(tmp_path, monkeypatch):
     # The files of this small split are neighbours, which are fetched together otherwise.
     monkeypatch.setattr("arrowlog.splits.split_files._COALESCE_BYTES", -1)
     monkeypatch.setattr("arrowlog.splits.split_files._SMALL_BYTES", 0)
@@ -227,7 +227,7 @@ def test_a_remote_split_is_fetched_by_ranges_and_only_what_is_needed(tmp_path, m
     assert len(store.ranges) == fetched  # all of it is in the cache now
 
 
-def test_a_small_remote_split_is_fetched_with_one_request(tmp_path):
+def test_small_remote_split_is_fetched_with_one_request(tmp_path):
     rows = make_rows(6, 20)
     data = make_split(FIELDS, [rows])
     store = CountingStore(open_store(f"memory://small-split-{os.getpid()}"))
@@ -238,7 +238,7 @@ def test_a_small_remote_split_is_fetched_with_one_request(tmp_path):
     assert store.ranges == [(0, len(data))]
 
 
-def test_another_split_at_the_same_address_is_not_read_from_the_cache(tmp_path):
+def test_replaced_split_at_the_same_uri_is_not_read_from_the_cache(tmp_path):
     # Each process has its own memory, and all of them share the cache on disk.
     store, cache = open_store(f"memory://same-{os.getpid()}"), SplitCache(str(tmp_path), 1 << 30)
     for word in ("first", "other"):
@@ -252,7 +252,7 @@ def test_another_split_at_the_same_address_is_not_read_from_the_cache(tmp_path):
 
 
 @pytest.mark.parametrize("accelerate", [True, False])
-def test_the_same_bucket_on_another_server_is_another_split(tmp_path, monkeypatch, accelerate):
+def test_same_bucket_on_another_server_is_another_split(tmp_path, monkeypatch, accelerate):
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
     file, cache = SplitFile("a.split", 5000, 7), SplitCache(str(tmp_path), 1 << 30)
     keys = {"key": "k", "secret": "s", "region": "us-east-1"}
@@ -268,7 +268,7 @@ def test_the_same_bucket_on_another_server_is_another_split(tmp_path, monkeypatc
 
 
 @real_tables.needed
-def test_the_rows_of_real_tables_are_complete(tmp_path):
+def test_rows_of_real_tables_are_complete(tmp_path):
     real = real_tables.FOLDER
     wanted = json.loads((real / "expected_rows.json").read_text())
     kinds = {"i64": pa.int64(), "f64": pa.float64(), "text": pa.string()}

@@ -123,7 +123,7 @@ def search(tmp_path_factory):
         ("later", "NOT x", {0, 1, 2, 3, 4, -5}),
     ],
 )
-def test_a_search_finds_exactly_its_rows(search, column, query, ids):
+def test_search_finds_exactly_its_rows(search, column, query, ids):
     assert search(column, query) == ids
 
 
@@ -143,7 +143,7 @@ def test_a_search_finds_exactly_its_rows(search, column, query, ids):
         ("ip", "10.0.0", "is not an IP address"),
     ],
 )
-def test_what_a_field_cannot_answer_is_refused(search, column, query, what):
+def test_unsupported_search_of_a_field_is_refused(search, column, query, what):
     with pytest.raises(InvalidRequest, match=what):
         search(column, query)
 
@@ -158,7 +158,7 @@ def test_what_a_field_cannot_answer_is_refused(search, column, query, what):
         ),
     ],
 )
-def test_a_field_that_cannot_be_indexed_again_is_refused_by_name(tmp_path, fields, message):
+def test_field_that_cannot_be_reindexed_raises_with_its_name(tmp_path, fields, message):
     data = make_split({"t": fields, "other": field("text")}, [[{"other": "x"}]])
     with open_split(tmp_path, data) as files:
         found = SplitSearch(files)
@@ -197,7 +197,7 @@ def test_every_character_is_searched_for_literally(tmp_path):
         assert search.count("name", "a*") == len(values)
 
 
-def test_an_index_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
+def test_unwritable_index_raises(tmp_path, monkeypatch):
     import arrowlog.splits.search as module
 
     monkeypatch.setattr(module, "_WRITER_BYTES", 1)  # less than tantivy accepts
@@ -210,14 +210,14 @@ def test_an_index_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     assert not [name for name in os.listdir(tmp_path / "cache") if not name.endswith(".lock")]
 
 
-def test_wildcards_lower_text_by_characters_as_the_tokenizer_does(tmp_path):
+def test_wildcards_are_lowercased_like_the_tokenizer(tmp_path):
     fields = {"body": FIELDS["body"]}
     with open_split(tmp_path, make_split(fields, [[{"body": "ΟΔΟΣ İX"}]])) as files:
         for query in ("ΟΔΟΣ", "ΟΔΟΣ*", "*ΟΔΟΣ", "?ΔΟΣ", "ΟΔΟσ", "İ*", "*X"):
             assert SplitSearch(files).count("body", query) == 1, query
 
 
-def test_all_fields_are_those_of_the_table(tmp_path):
+def test_indexall_searches_the_columns_of_the_table(tmp_path):
     fields = {"name": FIELDS["name"], "body": FIELDS["body"]}
     data = make_split(fields, [[{"name": "x", "body": "y"}]])
     with open_split(tmp_path, data) as files:
@@ -232,7 +232,7 @@ def cached_kinds(folder):
     return sorted(name.partition(".")[2] for name in names if not name.endswith(".lock"))
 
 
-def test_the_first_search_indexes_its_fields_and_a_search_for_others_all(tmp_path):
+def test_first_search_indexes_its_fields_and_later_ones_all(tmp_path):
     rows = [{"id": number, "name": f"n{number}", "body": "a b"} for number in range(9)]
     fields = {name: FIELDS[name] for name in ("id", "name", "body")}
     data = make_split(fields, [rows])
@@ -247,7 +247,7 @@ def test_the_first_search_indexes_its_fields_and_a_search_for_others_all(tmp_pat
         assert cached_kinds(tmp_path) == ["field_search", "search"]
 
 
-def test_the_fields_of_all_searches_of_a_predicate_are_indexed_together(tmp_path):
+def test_fields_of_all_searches_of_a_predicate_are_indexed_together(tmp_path):
     fields = {name: FIELDS[name] for name in ("id", "name", "body")}
     data = make_split(fields, [[{"id": 1, "name": "n", "body": "b"}]])
     with open_split(tmp_path, data) as files:
@@ -269,7 +269,7 @@ def test_many_hits_are_read_in_windows(tmp_path, monkeypatch):
     assert _WINDOW_ROWS > 64
 
 
-def test_a_query_is_checked_against_the_table_before_any_split_is_read():
+def test_query_is_validated_before_any_split_is_read():
     schema = SCHEMA.append(pa.field("part", pa.string())).append(
         pa.field("tags", pa.list_(pa.string()))
     )

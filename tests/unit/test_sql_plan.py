@@ -1,4 +1,4 @@
-"""The SQL of a plan: text that people can read, and the same files as the plan has."""
+"""The SQL of a plan: readable text that selects the same files as the plan."""
 
 import datetime as dt
 from decimal import Decimal
@@ -112,7 +112,7 @@ def delta(root):
 
 @pytest.mark.promise("scan.engines_agree")
 @pytest.mark.parametrize("make", [plain, with_checkpoint, with_state, delta])
-def test_the_query_gives_the_files_of_the_plan(make, tmp_path):
+def test_sql_query_selects_the_files_of_the_plan(make, tmp_path):
     table = make(tmp_path / "t")
     dropped = 0
     with table.connect() as con:
@@ -129,7 +129,7 @@ def test_the_query_gives_the_files_of_the_plan(make, tmp_path):
     assert dropped > 100
 
 
-def test_a_person_can_read_it(tmp_path):
+def test_sql_text_is_readable(tmp_path):
     plan = write(tmp_path).scan(
         "day = '2024-01-02' AND id BETWEEN 5 AND 9 AND x > 1 AND id % 2 = 0"
     )
@@ -147,7 +147,7 @@ def test_a_person_can_read_it(tmp_path):
     )
 
 
-def test_names_of_all_kinds(tmp_path):
+def test_column_names_are_quoted(tmp_path):
     names = ['a "b".c', "A", "min.id", "spaced out", "select", "é{}", "'"]
     schema = pa.schema([("p.q", pa.string()), *((name, pa.int64()) for name in names)])
     table = arrowlog.Table.create(tmp_path, schema, ["p.q"])
@@ -190,7 +190,7 @@ def test_unreadable_and_unknown_values_keep_their_files(tmp_path):
         assert sorted(table.scan(predicate, engine="duckdb").paths) == paths
 
 
-def test_an_evaluation_that_fails_for_one_value_keeps_that_file(tmp_path):
+def test_failed_evaluation_of_one_value_keeps_its_file(tmp_path):
     schema = pa.schema([("p", pa.string()), ("id", pa.int64())])
     table = arrowlog.Table.create(tmp_path, schema, ["p"])
     table.write(pa.table({"p": ["1", "2", "x"], "id": [1, 2, 3]}, schema=schema))
@@ -200,7 +200,7 @@ def test_an_evaluation_that_fails_for_one_value_keeps_that_file(tmp_path):
     assert table.scan("CAST(p AS INTEGER) = 2", engine="duckdb").paths == plan.paths
 
 
-def test_the_bounds_of_every_version(tmp_path):
+def test_file_bounds_of_every_version(tmp_path):
     table = write(tmp_path)
     counts = "SELECT version, count(*) AS n FROM file_bounds_by_version GROUP BY ALL ORDER BY ALL"
     assert table.query(counts).to_pydict() == {"version": [*range(1, 9)], "n": [*range(1, 9)]}
@@ -214,8 +214,8 @@ def test_the_bounds_of_every_version(tmp_path):
         table.query("FROM file_bounds_at(9)")
 
 
-def test_a_column_of_another_type_at_an_earlier_version(tmp_path):
-    """Bounds that do not fit the newest type are unknown, never wrong."""
+def test_column_of_another_type_at_an_earlier_version(tmp_path):
+    """Bounds that do not fit the latest type are unknown, never wrong."""
     old, new = pa.schema([("id", pa.string())]), pa.schema([("id", pa.int64())])
     opening = [testing.protocol(), testing.metadata(old)]
     testing.write_commit(tmp_path, 0, opening)
@@ -227,12 +227,12 @@ def test_a_column_of_another_type_at_an_earlier_version(tmp_path):
     assert found.to_pydict() == {"path": ["a"], "min.id": [None]}
 
 
-def test_an_unknown_engine_is_refused(tmp_path):
+def test_unknown_engine_is_refused(tmp_path):
     with pytest.raises(arrowlog.InvalidRequest, match='"arrow" or "duckdb"'):
         write(tmp_path).scan("id = 1", engine="spark")
 
 
-def test_a_test_without_a_rule_keeps_every_file():
+def test_unknown_test_keeps_every_file():
     writer = FileQueryWriter(SCHEMA, ["day"])
 
     class Novel(Comparison):

@@ -1,4 +1,4 @@
-"""Tables in SQL text, found without Spark."""
+"""Table references in SQL text, found without Spark."""
 
 import pytest
 
@@ -95,7 +95,7 @@ def test_time_travel(clause, version, timestamp):
     assert named == ([] if version is timestamp else [("db.t 1", version, timestamp)])
 
 
-def test_what_cannot_be_read_is_left_alone():
+def test_incomplete_clause_is_ignored():
     # A version that is missing is Spark's to report: the reference ends before it.
     (reference,) = SqlText("SELECT * FROM arrowlog.`/a` VERSION AS OF").references()
     assert not reference.travels
@@ -197,14 +197,14 @@ def test_history_and_views():
         ("DESCRIBE TABLE `extended`", ("extended",)),
     ],
 )
-def test_the_table_that_is_described(text, parts):
+def test_describe_table_statements(text, parts):
     statement = SqlText(text)
     assert statement.describes_table()
     assert [each.parts for each in statement.references()] == [parts]
 
 
 @pytest.mark.parametrize("text", ["DESCRIBE SELECT 1", "DESC QUERY TABLE x", "SELECT 1"])
-def test_a_query_that_is_described(text):
+def test_describe_query_statements(text):
     assert not SqlText(text).describes_table()
 
 
@@ -222,7 +222,7 @@ def test_a_query_that_is_described(text):
         ("ALTER TABLE a.b ADD COLUMNS", None),
     ],
 )
-def test_changes_of_columns(text, added):
+def test_alter_table_add_columns_statements(text, added):
     found = SqlText(text).alter()
     assert found.target.parts == ("a", "b")
     assert found.added == added
@@ -237,11 +237,11 @@ def test_changes_of_columns(text, added):
         "ALTER VIEW a AS SELECT 1",
     ],
 )
-def test_other_changes(text):
+def test_other_alter_statements_are_ignored(text):
     assert SqlText(text).alter() is None
 
 
-def test_the_catalog_is_not_told_the_partition_columns():
+def test_create_statement_for_the_catalog_omits_partition_columns():
     made = SqlText(
         "CREATE TABLE t USING arrowlog PARTITIONED BY (a, `b c`) LOCATION '/x' AS SELECT 1"
     )

@@ -1,4 +1,4 @@
-"""Statements: what is understood, where an error points, and what comes back."""
+"""SQL statements: parsing, error positions and results."""
 
 import os
 import random
@@ -62,13 +62,13 @@ GOOD = {
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_what_is_asked_for(text):
+def test_statements_are_parsed(text):
     assert parse_statement(text) == GOOD[text]
     assert is_statement(text)
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_case_comments_brands_and_semicolons_make_no_difference(text):
+def test_case_comments_product_names_and_semicolons_are_ignored(text):
     rng = random.Random(text)
     parts = text.split("'")
     for number in range(0, len(parts), 2):
@@ -98,7 +98,7 @@ def test_case_comments_brands_and_semicolons_make_no_difference(text):
         ("'日本 ✓'", "日本 ✓"),
     ],
 )
-def test_addresses_in_every_kind_of_quotes(quoted, path):
+def test_paths_in_every_kind_of_quotes(quoted, path):
     assert parse_statement(f"DESCRIBE INDEXTABLES STATE {quoted}").path == path
 
 
@@ -128,7 +128,7 @@ def test_addresses_in_every_kind_of_quotes(quoted, path):
         ("", 1, "The statement is empty"),
     ],
 )
-def test_an_error_points_at_the_word(text, column, words):
+def test_error_points_at_the_word(text, column, words):
     with pytest.raises(arrowlog.InvalidRequest) as caught:
         parse_statement(text)
     said = str(caught.value)
@@ -139,12 +139,12 @@ def test_an_error_points_at_the_word(text, column, words):
     assert caret.index("^") == column + 1
 
 
-def test_an_error_at_the_end_of_the_last_line():
+def test_error_at_the_end_of_the_last_line():
     with pytest.raises(arrowlog.InvalidRequest, match="Line 2, column 1: Expected AT"):
         parse_statement("REPAIR INDEXFILES TRANSACTION LOG 'a'\n")
 
 
-def test_an_error_in_a_later_line_shows_that_line():
+def test_error_in_a_later_line_shows_that_line():
     with pytest.raises(arrowlog.InvalidRequest) as caught:
         parse_statement("PURGE INDEXTABLE 'x'\n  OLDER THEN 7 DAYS")
     assert str(caught.value) == (
@@ -167,7 +167,7 @@ def test_an_error_in_a_later_line_shows_that_line():
         "'CHECKPOINT INDEXTABLES x'",
     ],
 )
-def test_what_is_for_others(text):
+def test_other_statements_are_not_recognized(text):
     assert not is_statement(text)
 
 
@@ -233,7 +233,7 @@ def test_describe_log_from_the_checkpoint_on(events):
     assert rows[-1]["skip_retry_after"] > rows[-1]["skip_timestamp"]
 
 
-def test_describe_log_of_lines_that_share_no_shape(root):
+def test_describe_log_of_lines_without_a_common_template(root):
     opening = [testing.protocol(), testing.metadata(pa.schema([("id", pa.int64())]))]
     testing.write_commit(root, 0, opening)
     odd = testing.add("a", tags={"x": "y"}, splitTags=["s"], stats="{}", numRecords=3)
@@ -388,7 +388,7 @@ def test_invalidate_opens_the_table_with_its_storage_options(events):
     assert row["result"].endswith("in 1 open tables")
 
 
-def test_purge_does_not_count_what_stays(events, monkeypatch):
+def test_purge_does_not_count_files_that_were_not_deleted(events, monkeypatch):
     table = arrowlog.Table(events)
     table.set_properties({"logRetention.duration": "1h"})  # instead of the last 30 commits
     table.checkpoint()
@@ -406,7 +406,7 @@ def test_purge_does_not_count_what_stays(events, monkeypatch):
     assert (metrics["status"], metrics["tx_log_files_deleted"]) == ("PARTIAL_SUCCESS", 0)
 
 
-def test_a_table_that_is_not_there_is_an_error(tmp_path):
+def test_missing_table_raises(tmp_path):
     with pytest.raises(arrowlog.TableNotFound):
         arrowlog.sql_statement(f"CHECKPOINT INDEXTABLES '{tmp_path}/no'")
     with pytest.raises(arrowlog.InvalidRequest, match="SELECT"):
@@ -465,7 +465,7 @@ WORDS = [
 
 @settings(max_examples=cases(300))
 @given(st.lists(st.sampled_from(WORDS), max_size=12) | st.text(max_size=40).map(lambda t: [t]))
-def test_any_text_is_understood_or_refused_with_a_place(words):
+def test_any_text_is_parsed_or_raises_with_a_position(words):
     text = " ".join(words)
     is_statement(text)
     try:
@@ -476,7 +476,7 @@ def test_any_text_is_understood_or_refused_with_a_place(words):
 
 
 def test_leading_zeros_do_not_shorten_a_number():
-    """Seven days, not none: what is younger must not be deleted."""
+    """Seven days, not zero: younger files must not be deleted."""
     statement = parse_statement(f"PURGE INDEXTABLE 'x' OLDER THAN {'0' * 30}7 DAYS")
     assert statement.older_than_ms == 7 * 86_400_000
     assert parse_statement(f"PURGE INDEXTABLE 'x' OLDER THAN {'0' * 30} DAYS").older_than_ms == 0
@@ -493,13 +493,13 @@ def test_leading_zeros_do_not_shorten_a_number():
         "MAX DEST SPLITS 1 MAX SOURCE SPLITS PER MERGE 3 MAX GROUPS 1",
     ],
 )
-def test_a_clause_that_is_repeated_is_refused(clauses):
+def test_repeated_clause_is_refused(clauses):
     with pytest.raises(arrowlog.InvalidRequest, match="Expected"):
         parse_statement(f"MERGE SPLITS 'x' {clauses}")
 
 
 def test_describe_log_with_a_number_beyond_its_column(root):
-    """The column is a 32-bit integer; what does not fit is unknown there."""
+    """The column is a 32-bit integer. Larger values are null there."""
     table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
     skip = {"path": "x", "skipTimestamp": 1, "reason": "r", "operation": "m"}
     for version, count in enumerate([2**31, 2**31 - 1], 1):

@@ -1,4 +1,4 @@
-"""Struct fields: statistics in the log, unmistakable names, and pruning in every form."""
+"""Struct fields: statistics in the log, unambiguous names, and data skipping in every form."""
 
 import datetime as dt
 import json
@@ -72,7 +72,7 @@ QUESTIONS = [
 
 
 @pytest.mark.parametrize(("where", "files", "ids"), QUESTIONS, ids=str)
-def test_every_form_prunes_and_finds_its_rows(table, where, files, ids):
+def test_every_predicate_form_prunes_and_finds_its_rows(table, where, files, ids):
     plan = table.scan(where)
     assert sorted(plan.to_arrow()["id"].to_pylist()) == ids
     assert plan.num_files == files
@@ -81,8 +81,8 @@ def test_every_form_prunes_and_finds_its_rows(table, where, files, ids):
     assert again.num_files == files
 
 
-def test_filters_that_engines_push_open_only_the_files_that_may_match(table, tmp_path):
-    """The other files are gone: whoever opens one fails."""
+def test_pushed_filters_open_only_files_that_may_match(table, tmp_path):
+    """The other files are deleted: opening one fails."""
     connection = duckdb.connect()  # relations of DuckDB 1 do not keep it
     readers = [table.to_polars(), table.to_arrow_dataset(), table.to_duckdb(connection)]
     for path in set(table.snapshot().files["path"].to_pylist()) - set(table.scan("a.b = 33").paths):
@@ -106,7 +106,7 @@ def test_statistics_are_nested_in_the_log_and_dotted_in_the_files(table):
     assert files["null_count.a.s"].to_pylist() == [1] * 5 + [4]
 
 
-def test_footers_and_compaction_give_the_statistics_of_fields(table, tmp_path):
+def test_footers_and_compaction_record_statistics_of_fields(table, tmp_path):
     pq.write_table(file_rows(2), tmp_path / "t" / "two.parquet")
     add = arrowlog.add_parquet(table, "two.parquet")
     assert add.min_values["a"]["b"] == "21"
@@ -124,7 +124,7 @@ def test_footers_and_compaction_give_the_statistics_of_fields(table, tmp_path):
 
 
 def test_names_with_dots_are_never_taken_for_paths(tmp_path):
-    """The struct field and the column share their spelling; each has statistics of its own."""
+    """The struct field and the column have the same spelling, but separate statistics."""
     schema = pa.schema(
         [("a", pa.struct([("b", pa.int64()), ("c.d", pa.int64())])), ("a.b", "int64")]
     )
@@ -141,7 +141,7 @@ def test_names_with_dots_are_never_taken_for_paths(tmp_path):
     assert table.scan("a.b = 21").num_files == 0
 
 
-def test_a_column_that_is_added_later_does_not_take_over_statistics_of_a_field(tmp_path):
+def test_added_column_does_not_use_statistics_of_a_struct_field(tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", pa.schema([("a", pa.struct([("b", "int64")]))]))
     table.write(pa.table({"a": [{"b": 5}]}))
     table.add_columns(pa.schema([("a.b", pa.int64())]))
@@ -150,7 +150,7 @@ def test_a_column_that_is_added_later_does_not_take_over_statistics_of_a_field(t
     assert table.scan("a.b = 6").num_files == 0
 
 
-def test_the_statistics_of_other_writers_count(root):
+def test_statistics_of_other_writers_are_used(root):
     opening = [testing.protocol(), testing.metadata(SCHEMA, [])]
     testing.write_commit(root, 0, opening)
     stats = [
@@ -167,7 +167,7 @@ def test_the_statistics_of_other_writers_count(root):
     assert table.scan("a.b IS NOT NULL").paths == ["0", "1", "3", "4"]
 
 
-def test_bounds_of_fields_that_a_user_gives_are_checked(table):
+def test_given_bounds_of_struct_fields_are_validated(table):
     with pytest.raises(InvalidRequest, match="not a struct field"):
         table.append([arrowlog.add_file("x", size=1, min_values={"a": {"z": 1}})])
     with pytest.raises(InvalidRequest, match="not a valid int64"):
@@ -180,7 +180,7 @@ def test_bounds_of_fields_that_a_user_gives_are_checked(table):
     assert table.scan("a.b = 75").paths == ["x"]
 
 
-def test_a_field_that_does_not_exist_is_named_with_those_that_do(table):
+def test_unknown_struct_field_raises_with_its_name(table):
     for where in ("a.z = 1", ("a.z", "=", 1), (("a", "in", "z"), "=", 1)):
         with pytest.raises(InvalidRequest, match="has no field 'z'"):
             table.scan(where)

@@ -1,4 +1,4 @@
-"""The handle: opening, time travel, refreshing, and what it tells."""
+"""The table handle: opening, time travel, refreshing, and reports."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def append(root, version, name, timestamp=None, **options):
     testing.write_commit(root, version, actions, **options)
 
 
-def test_a_snapshot_tells_what_the_table_is(table):
+def test_snapshot_describes_the_table(table):
     snapshot = arrowlog.Table(table).snapshot()
     assert snapshot.version == 1
     assert snapshot.schema == small_table.SCHEMA
@@ -40,20 +40,20 @@ def test_a_snapshot_tells_what_the_table_is(table):
     assert repr(snapshot) == "Snapshot(version=1, files=1, bytes=1)"
 
 
-def test_a_report_of_a_refresh_tells_what_was_in_memory(table):
+def test_refresh_report_counts_what_was_in_memory(table):
     handle = arrowlog.Table(table)
     handle.snapshot()
     testing.write_commit(table, 2, [testing.add("later", {"day": "2024-01-01"})])
     assert "version 2 from version 1 in memory + 1 commit (1 file," in str(handle.refresh().report)
 
 
-def test_rows_are_counted_when_every_file_tells(root):
+def test_num_records_is_known_if_every_file_has_a_count(root):
     testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add("a", numRecords=3), testing.add("b", numRecords=4)])
     assert arrowlog.Table(root).snapshot().num_records == 7
 
 
-def test_an_empty_table_opens_with_its_columns(root):
+def test_empty_table_opens_with_its_columns(root):
     testing.write_commit(root, 0, small_table.OPENING)
     snapshot = arrowlog.Table(root).snapshot()
     assert (snapshot.num_files, snapshot.size_bytes, snapshot.num_records) == (0, 0, 0)
@@ -61,12 +61,12 @@ def test_an_empty_table_opens_with_its_columns(root):
     assert snapshot.files.num_rows == 0
 
 
-def test_a_table_may_be_named_in_many_ways(table):
+def test_table_uri_in_every_spelling(table):
     for uri in (table, str(table), f"file://{table}", f"{table}/", os.path.relpath(table)):
         assert arrowlog.Table(uri).snapshot().num_files == 1
 
 
-def test_a_table_in_any_fsspec_store_can_be_read(table):
+def test_table_in_an_fsspec_store_is_read(table):
     memory = fsspec.filesystem("memory")
     memory.put(str(table), "/bucket/table", recursive=True)
     opened = arrowlog.Table("memory://bucket/table")
@@ -81,7 +81,7 @@ def test_a_table_in_any_fsspec_store_can_be_read(table):
     memory.rm("/bucket", recursive=True)
 
 
-def test_an_address_that_leads_nowhere_is_said_so(tmp_path):
+def test_missing_table_and_unknown_option_raise(tmp_path):
     with pytest.raises(arrowlog.TableNotFound, match="no table at"):
         arrowlog.Table(tmp_path)
     with pytest.raises(arrowlog.InvalidRequest, match="empty"):
@@ -101,7 +101,7 @@ def test_every_version_can_be_read_again(table):
     assert (opened.version, opened.earliest_version) == (3, 0)
 
 
-def test_a_version_that_is_not_there_is_said_so(table):
+def test_unknown_version_raises(table):
     opened = arrowlog.Table(table)
     with pytest.raises(arrowlog.InvalidRequest, match=r"no version 9; the newest is 1"):
         opened.snapshot(version=9)
@@ -112,7 +112,7 @@ def test_a_version_that_is_not_there_is_said_so(table):
         opened.snapshot(version=1, timestamp=5)
 
 
-def test_travel_by_time(root):
+def test_time_travel_by_timestamp(root):
     testing.write_commit(root, 0, small_table.OPENING)
     start = 1_700_000_000_000
     for version in range(1, 30):
@@ -126,7 +126,7 @@ def test_travel_by_time(root):
         opened.snapshot(timestamp=start - 1)
 
 
-def test_a_copied_table_travels_by_the_times_in_its_commits(root):
+def test_copied_table_travels_by_commit_timestamps(root):
     testing.write_commit(root, 0, small_table.OPENING)
     for version in range(1, 5):
         append(root, version, f"f{version}", 1_700_000_000_000 + version)
@@ -134,7 +134,7 @@ def test_a_copied_table_travels_by_the_times_in_its_commits(root):
     assert arrowlog.Table(root).snapshot(timestamp=1_700_000_000_002).version == 2
 
 
-def test_history_that_was_cleaned_away_is_not_pretended(table):
+def test_deleted_versions_raise(table):
     for version in range(2, 7):
         append(table, version, f"f{version}", 1_700_000_000_000 + version)
     state = arrowlog.Table(table).snapshot(version=4)
@@ -158,7 +158,7 @@ class Counting(store_module.LocalStore):
         return count, size
 
 
-def test_refresh_reads_only_what_is_new(table, monkeypatch):
+def test_refresh_reads_only_new_commits(table, monkeypatch):
     monkeypatch.setattr(store_module, "LocalStore", Counting)
     Counting.reads.clear()
     opened = arrowlog.Table(table)
@@ -190,7 +190,7 @@ def test_refresh_finds_commits_of_either_width(root, digits):
     assert opened.snapshot().num_files == 24
 
 
-def test_an_old_log_of_narrow_names_may_go_on_with_wide_ones(root, monkeypatch):
+def test_log_with_narrow_names_may_continue_with_wide_ones(root, monkeypatch):
     monkeypatch.setattr(store_module, "LocalStore", Counting)
     testing.write_commit(root, 0, small_table.OPENING, digits=18)
     append(root, 1, "a", digits=18)
@@ -208,14 +208,14 @@ class Vanishing(store_module.LocalStore):
         raise FileNotFoundError(keys[-1])
 
 
-def test_a_log_that_vanishes_while_it_is_read_is_said_so(table, monkeypatch):
+def test_log_deleted_during_the_read_raises(table, monkeypatch):
     monkeypatch.setattr(store_module, "LocalStore", Vanishing)
     with pytest.raises(arrowlog.LogCorrupt, match="was listed, but it is gone") as caught:
         arrowlog.Table(table).snapshot()
     assert caught.value.file.endswith(commit_name(1))
 
 
-def test_a_little_stale_is_allowed_when_asked_for(table):
+def test_max_staleness_allows_a_stale_snapshot(table):
     opened = arrowlog.Table(table)
     opened.snapshot()
     append(table, 2, "b")
@@ -223,7 +223,7 @@ def test_a_little_stale_is_allowed_when_asked_for(table):
     assert opened.snapshot(max_staleness=0).version == 2
 
 
-def test_a_table_made_anew_is_not_mistaken_for_the_old_one(table):
+def test_recreated_table_is_not_mistaken_for_the_old_one(table):
     append(table, 2, "b")
     opened = arrowlog.Table(table)
     opened.snapshot()
@@ -239,7 +239,7 @@ def test_a_table_made_anew_is_not_mistaken_for_the_old_one(table):
     assert opened.snapshot().version == 0
 
 
-def test_many_threads_may_share_a_table(table):
+def test_threads_share_a_table(table):
     opened = arrowlog.Table(table)
     seen: list[int] = []
 
@@ -270,7 +270,7 @@ def test_schema_changes_show_in_new_snapshots(table):
     assert opened.snapshot(version=1).schema == small_table.SCHEMA
 
 
-def test_the_exact_decoder_can_be_chosen(table):
+def test_row_decoder_can_be_selected(table):
     testing.write_commit(
         table, 2, [testing.add(f"f{i}", {"day": "2024-01-02"}) for i in range(100)]
     )

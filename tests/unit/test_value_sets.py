@@ -1,4 +1,4 @@
-"""IN with columns of values: one array from the predicate to the plan, and the rows of a join."""
+"""IN with arrays of values: one array from the predicate to the plan, with the rows of a join."""
 
 import datetime as dt
 import math
@@ -69,7 +69,7 @@ def test_every_form_prunes_and_finds_the_rows(table, form):
     assert plan.explain().clauses[0].files_dropped == 8
 
 
-def test_beside_other_conditions_and_under_not(table):
+def test_in_array_with_other_conditions_and_not(table):
     keys = pa.array(KEYS)
     outside = [i for i in range(1000) if i not in FOUND]
     assert table.scan([("id", "in", keys), ("id", "<", 300)]).num_files == 1
@@ -85,7 +85,7 @@ def test_beside_other_conditions_and_under_not(table):
     assert sorted(table.scan(mixed).to_arrow()["id"].to_pylist()) == [*FOUND, 999]
 
 
-def test_later_filters_of_engines_use_the_array_too(table):
+def test_pushed_filters_use_the_array(table):
     frame = table.to_polars().filter(pl.col("id").is_in(pl.Series(KEYS)))
     assert sorted(frame.collect()["id"]) == FOUND
     rows = table.to_arrow_dataset().to_table(filter=pc.field("id").isin(pa.array(KEYS)))
@@ -121,8 +121,8 @@ VALUES = {
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
-def test_an_array_means_what_its_values_mean(kind, tmp_path):
-    """The same list as literals and as an array: the same files, the same rows, NULL included."""
+def test_in_array_equals_in_literals(kind, tmp_path):
+    """The same list as literals and as an array: the same files and rows, including NULL."""
     rng = random.Random(str(kind))
     draw = VALUES[kind]
     table = arrowlog.Table.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("x", kind)]))
@@ -149,7 +149,7 @@ def _members(node):
     return getattr(node, "args", ()) if getattr(node, "op", "") == "in" else node.args[0].args
 
 
-def test_what_an_array_cannot_say_exactly_is_said_by_literals():
+def test_inexact_arrays_fall_back_to_literals():
     schema = pa.schema([("f", pa.float32()), ("s", pa.string()), ("t", pa.timestamp("us"))])
     cases = {
         "f": pa.array([0.1 * n for n in range(200)]),
@@ -164,7 +164,7 @@ def test_what_an_array_cannot_say_exactly_is_said_by_literals():
     assert evaluate_predicate(with_nan, rows).to_pylist() == [True, False]
 
 
-def test_a_million_values_are_one_node(table):
+def test_million_values_are_one_node(table):
     plan = table.scan(("id", "in", pa.array(np.arange(10**6)[::-1])))
     assert str(plan.predicate) == "id IN (1,000,000 values)"
     assert plan.num_files == 10

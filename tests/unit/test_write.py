@@ -1,4 +1,4 @@
-"""Rows to files to a commit: what went in comes out, whoever reads it."""
+"""Writing rows: every reader gets the rows that were written."""
 
 import datetime as dt
 import decimal
@@ -91,13 +91,13 @@ def rows_of(table):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_rows(table, form):
+def test_every_input_form_is_written(table, form):
     result = table.write(FORMS[form](ROWS))
     assert result.operation_metrics["numOutputRows"] == 3
     assert rows_of(table).equals(ROWS.cast(SCHEMA).sort_by("id"))
 
 
-def test_what_is_no_rows(table):
+def test_invalid_input_is_refused(table):
     for data in ([1, 2], {"p": ["a"]}, "x", None, 5):
         with pytest.raises(InvalidRequest, match="cannot be written"):
             table.write(data)
@@ -110,7 +110,7 @@ def test_rows_are_read_by_duckdb(table):
     assert found.project("p, id, f").fetchall() == [("a", 1, 0.5), ("b", 2, None), ("a", 3, 1.5)]
 
 
-def test_odd_partition_values_come_back_as_they_were(table):
+def test_unusual_partition_values_round_trip(table):
     rows = pa.table({"p": ODD, "id": range(len(ODD)), "f": [0.0] * len(ODD)}, schema=SCHEMA)
     table.write(rows)
     assert rows_of(table).equals(rows)
@@ -155,7 +155,7 @@ def test_partitions_of_every_type(root, kind):
         (pa.date32(), 5_000_000, "cannot be represented"),
     ],
 )
-def test_partition_values_that_a_log_cannot_give_back(root, kind, value, said):
+def test_unrepresentable_partition_values_are_refused(root, kind, value, said):
     schema = pa.schema([("p", kind), ("id", pa.int64())])
     table = arrowlog.Table.create(root, schema, ["p"])
     stored = pa.int32() if kind == pa.date32() else pa.int64()
@@ -183,7 +183,7 @@ def test_rows_that_do_not_fit_are_refused_before_a_file_is_written(table, rows, 
     assert table.version == 0
 
 
-def test_columns_that_may_not_be_null(root):
+def test_required_columns_refuse_nulls(root):
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.int64())])
     table = arrowlog.Table.create(root, schema)
     with pytest.raises(InvalidRequest, match="which is not nullable"):
@@ -194,7 +194,7 @@ def test_columns_that_may_not_be_null(root):
     assert rows_of(table).to_pylist() == [{"id": 1, "x": None}]
 
 
-def test_rows_in_other_types_are_cast_where_nothing_is_lost(root):
+def test_rows_of_other_types_are_cast_without_loss(root):
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("f", pa.float64())])
     table = arrowlog.Table.create(root, schema)
     names = pa.array(["a", "b"], pa.large_string()).dictionary_encode()
@@ -204,8 +204,8 @@ def test_rows_in_other_types_are_cast_where_nothing_is_lost(root):
     )
 
 
-def test_large_streams_are_written_in_pieces(table):
-    """More than may be held: files appear before the end of the stream has been read."""
+def test_large_streams_are_written_incrementally(table):
+    """Files are written before the end of the stream has been read."""
     count, held = 40, []
 
     def batches():
@@ -224,8 +224,8 @@ def test_large_streams_are_written_in_pieces(table):
     assert found["id"].to_pylist() == list(range(count * 5000))
 
 
-def test_many_partitions_do_not_hold_more_than_allowed(table):
-    """Each partition is small; together they are not."""
+def test_many_partitions_stay_within_the_memory_limit(table):
+    """Each partition is small; together they exceed the limit."""
     parts = [f"{number}" for number in range(20)]
 
     def batches():
@@ -241,7 +241,7 @@ def test_many_partitions_do_not_hold_more_than_allowed(table):
     assert rows_of(table)["id"].to_pylist() == list(range(300_000))
 
 
-def test_modes(table):
+def test_write_modes(table):
     table.write(ROWS)
     table.write(ROWS.slice(0, 1), mode="overwrite", where="p = 'a'")
     assert rows_of(table)["id"].to_pylist() == [1, 2]
@@ -266,7 +266,7 @@ def test_modes(table):
     assert len(before) >= 2
 
 
-def test_a_step_is_written_once(table):
+def test_application_transaction_is_written_once(table):
     first = table.write(ROWS, txn=("app", 7))
     files = sum(len(names) for _, _, names in os.walk(table.uri))
     again = arrowlog.Table(table.uri).write(ROWS, txn=("app", 7))
@@ -285,7 +285,7 @@ def test_statistics_of_written_files_are_exact(table):
     assert os.path.getsize(f"{table.uri}/{a['path']}") == a["size_bytes"]
 
 
-def test_settings_of_the_table_shorten_its_statistics(root):
+def test_table_settings_truncate_statistics(root):
     schema = pa.schema([("name", pa.string())])
     how = {
         "spark.indextables.stats.truncation.maxLength": 4,

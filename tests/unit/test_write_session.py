@@ -1,4 +1,4 @@
-"""A handle that writes: what it knows, what it notices, what it asks the store."""
+"""Write sessions: cached state, detected changes, and requests to the store."""
 
 import inspect
 from dataclasses import replace
@@ -55,7 +55,7 @@ def wait(table):
 
 @pytest.mark.parametrize("cheap", [False, True])
 @pytest.mark.parametrize("commits", [0, 3, 9])
-def test_another_table_in_its_place_is_known_by_its_id(cheap, commits):
+def test_recreated_table_is_detected_by_its_id(cheap, commits):
     store = fresh(cheap_stat=cheap)
     table = table_on(store, FakeClock("a"))
     table.snapshot()
@@ -68,8 +68,8 @@ def test_another_table_in_its_place_is_known_by_its_id(cheap, commits):
     Log().absorb(store.objects)
 
 
-def test_an_older_copy_of_the_table_gets_no_gap():
-    """Somebody put a backup in its place: the same id, fewer versions."""
+def test_restored_backup_gets_no_gap():
+    """A backup replaced the table: the same id, fewer versions."""
     store = fresh(cheap_stat=False)
     table = table_on(store, FakeClock("a"))
     table.snapshot()
@@ -82,7 +82,7 @@ def test_an_older_copy_of_the_table_gets_no_gap():
     Log().absorb(store.objects)
 
 
-def test_a_listing_that_lags_behind_what_was_seen_is_no_other_table():
+def test_stale_listing_is_not_taken_for_another_table():
     store = fresh(cheap_stat=False)
     table = table_on(store, FakeClock("a"))
     table.snapshot()
@@ -93,7 +93,7 @@ def test_a_listing_that_lags_behind_what_was_seen_is_no_other_table():
 
 
 @pytest.mark.promise("commit.no_gap")
-def test_others_that_went_ahead_leave_no_gap():
+def test_concurrent_commits_leave_no_gap():
     store = fresh()
     table = table_on(store, FakeClock("a"))
     table.snapshot()
@@ -104,7 +104,7 @@ def test_others_that_went_ahead_leave_no_gap():
 
 @pytest.mark.promise("commit.outcome_is_true")
 @pytest.mark.parametrize("later", range(5), ids=["records", "pointer", "tip", "mark", "tip again"])
-def test_a_commit_that_landed_is_told_though_the_store_fails_right_after(later):
+def test_landed_commit_is_reported_if_the_store_fails_afterwards(later):
     store = fresh()
     table = table_on(store, FakeClock("a"))
     table.append([file("first")])
@@ -117,7 +117,7 @@ def test_a_commit_that_landed_is_told_though_the_store_fails_right_after(later):
     Log().absorb(store.objects)
 
 
-def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
+def test_without_the_guard_a_landed_commit_is_denied(monkeypatch):
     source = inspect.getsource(write_session)
     guard = "except StoreUnavailable:  #"
     assert source.count(guard) == 1
@@ -126,10 +126,10 @@ def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
     bare = names["WriteSession"]._observe_own_commit
     monkeypatch.setattr(write_session.WriteSession, "_observe_own_commit", bare)
     with pytest.raises(StoreUnavailable):
-        test_a_commit_that_landed_is_told_though_the_store_fails_right_after(3)
+        test_landed_commit_is_reported_if_the_store_fails_afterwards(3)
 
 
-def test_a_pointer_whose_reading_failed_is_read_again():
+def test_pointer_is_read_again_after_a_failed_read():
     store = fresh()
     tracker = table_on(store)._tracker
     pointer = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
@@ -140,7 +140,7 @@ def test_a_pointer_whose_reading_failed_is_read_again():
     assert not tracker.pointer_names_later(2)
 
 
-def test_a_refusal_after_a_lost_answer_is_unknown_and_alone_it_is_not():
+def test_refusal_after_a_lost_response_is_unknown_but_alone_is_not():
     store = fresh()
     table = table_on(store, FakeClock("a"))
     store.puts = ["lost before", "unavailable"]
@@ -152,7 +152,7 @@ def test_a_refusal_after_a_lost_answer_is_unknown_and_alone_it_is_not():
     assert len(store.objects) == 4
 
 
-def test_races_may_be_limited():
+def test_max_attempts_limits_races():
     store = fresh()
     table = table_on(store, FakeClock("a"), {"commit.maxAttempts": 1})
     table.snapshot()
@@ -168,7 +168,7 @@ def make(store, **how):
     return metadata.id
 
 
-def test_a_table_whose_making_was_not_answered_is_known_by_its_id():
+def test_create_with_a_lost_response_is_recognized_by_its_id():
     for fault in ("lost after", "retried"):
         store = FaultyStore()
         store.puts = [fault]
@@ -180,7 +180,7 @@ def test_a_table_whose_making_was_not_answered_is_known_by_its_id():
 
 
 @pytest.mark.parametrize("first", [testing.protocol(), testing.metadata(SCHEMA)])
-def test_of_two_that_make_a_table_the_other_was_faster(first):
+def test_concurrent_create_raises_table_exists(first):
     store = FaultyStore()
     store.window = [lambda: write(store, 0, [first])]
     with pytest.raises(TableExists):
@@ -188,28 +188,28 @@ def test_of_two_that_make_a_table_the_other_was_faster(first):
     assert len(store.objects) == 1
 
 
-def test_partition_columns_of_others_that_cannot_be_written(root):
+def test_unwritable_partition_columns_of_other_programs_are_refused(root):
     schema = pa.schema([("b", pa.binary()), ("id", pa.int64())])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema, ["b"])])
     with pytest.raises(InvalidRequest, match="'b' cannot be a partition column"):
         arrowlog.Table(root).write(pa.table({"b": [b"x"], "id": [1]}))
 
 
-def test_batches_without_rows_are_passed_over(root):
+def test_empty_batches_are_skipped(root):
     table = arrowlog.Table.create(root, SCHEMA, ["p"])
     none, one = (pa.record_batch([["a"] * n, [1] * n], schema=SCHEMA) for n in (0, 1))
     table.write(pa.RecordBatchReader.from_batches(SCHEMA, [none, one, none]))
     assert table.snapshot().num_records == 1
 
 
-def test_a_rival_that_only_says_what_the_table_is_called():
+def test_winning_commit_with_only_a_new_description_does_not_conflict():
     metadata = Metadata("t", format_spark_schema(SCHEMA), ("p",))
     head = TableHead(5, Protocol(2, 2), metadata, SCHEMA)
     rival = WinningCommit(6, "RIVAL", metadata=replace(metadata, description="new"))
     assert check_conflict(ReadSet(), head, rival) is None
 
 
-def test_bounds_of_rows_about_which_nothing_is_known(tmp_path):
+def test_bounds_of_unknown_values_are_absent(tmp_path):
     cut = StatsTruncation(max_length=2, strategy="truncate")
     assert cut.shorten("abc", None) == ("ab", None)
     table = pa.table({"f": [float("nan"), float("nan"), 1.0, 2.0]})
@@ -220,8 +220,8 @@ def test_bounds_of_rows_about_which_nothing_is_known(tmp_path):
 
 @pytest.mark.parametrize("cheap", [False, True])
 @pytest.mark.parametrize("fault", ["lost after", "retried"])
-def test_a_commit_that_landed_is_never_reported_as_unavailable(fault, cheap):
-    """The answer to the put is lost, and one of the requests that follow fails."""
+def test_landed_commit_is_never_reported_as_unavailable(fault, cheap):
+    """The response to the put is lost, and one of the requests that follow fails."""
     for requests in range(24):
         for appended in (True, False):
             store = fresh(cheap_stat=cheap)

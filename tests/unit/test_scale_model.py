@@ -1,0 +1,104 @@
+"""The scale model: arithmetic, simulated races, and the document it fills."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import beyond, costs, scale, slots, written
+
+C = scale.known()
+
+
+@pytest.mark.thorough
+def test_document_tables_match_the_model():
+    with open(scale.DOCUMENT) as file:
+        text = file.read()
+    assert scale.filled(text, C) == text, "run python -m benchmarks.scale --write"
+
+
+def test_table_without_a_place_in_the_document_raises():
+    with pytest.raises(SystemExit, match="no place for the table constants"):
+        scale.filled("nothing", C)
+
+
+def test_constants_are_positive():
+    for name, value in C.items():
+        if name not in ("machine", "sizes", "checked", "quiet"):
+            assert value > 0, name
+    assert json.loads(json.dumps(C)) == C
+
+
+def test_costs_are_linear_in_files():
+    for function in (costs.in_process, costs.checkpoint_bytes):
+        one, two = function(C, 10**6), function(C, 2 * 10**6)
+        if isinstance(one, dict):
+            one, two = list(one.values()), list(two.values())
+        assert list(two) == pytest.approx([2 * value for value in one])
+    few, many = costs.on_spark(C, 10**6, 2), costs.on_spark(C, 10**6, 200)
+    assert many < few
+    assert costs.on_spark(C, 0, 2) > 0  # a job takes its time whatever it is about
+
+
+def test_costs_of_small_commits_match_manual_arithmetic():
+    c = {"commit_bytes": 400, "commit_bytes_per_add": 60, "commit_bytes_per_remove": 20}
+    load = costs.Load(adds=5, merged=10, commits=2, retention_days=3)
+    assert costs.commit_size(c, load) == pytest.approx(400 + 5.5 * 60 + 5 * 20)
+    assert costs.kept(load) == 2 * 86_400 * 3
+    assert costs.listing({"list_s_per_1000_at_20_ms": 0.05}, 5000) == pytest.approx((5, 0.25))
+    assert load.tail == 2 * 600
+
+
+def test_plan_cost_grows_with_row_groups_not_with_the_table():
+    small, large = (replace(costs.ASKED, files=files) for files in (10**6, 10**8))
+    before, after = costs.cold_plan(C, small), costs.cold_plan(C, large)
+    assert after["tail"] == before["tail"]
+    assert after["list"] == before["list"]
+    assert after["groups"] < before["groups"] * 10  # of a hundred times the files
+
+
+def test_one_writer_commits_once_per_round_trip():
+    found = slots.race(1, 0.02, 0.02, 30)
+    assert found["rate"] == pytest.approx(1 / (0.02 * (1 + slots.JITTER)), rel=0.05)
+    assert found["tries"] == 1
+
+
+@pytest.mark.parametrize("writers", [2, 4, 16])
+def test_concurrent_writers_have_about_the_rate_of_one(writers):
+    found = slots.race(writers, 0.02, 0.02, 30)
+    assert 0.75 / 0.021 < found["rate"] < 1.02 / 0.02
+    assert found["tries"] > 1
+    assert found["p99"] > found["p50"]
+
+
+def test_same_seed_gives_the_same_race():
+    assert slots.race(4, 0.02, 0.02, 5, seed=3) == slots.race(4, 0.02, 0.02, 5, seed=3)
+    assert slots.race(4, 0.02, 0.02, 5, seed=3) != slots.race(4, 0.02, 0.02, 5, seed=4)
+
+
+def test_batching_committer_keeps_up_with_any_rate():
+    for rate in (10, 100, 2000):
+        found = slots.batched(rate, 0.02, 0.0, 30)
+        assert found["rate"] == pytest.approx(rate, rel=0.15)
+        assert found["puts"] < 1 / 0.02
+        assert found["p99"] < 1000 * 3 * 0.02 * (1 + 5 * slots.JITTER)
+    patient = slots.batched(100, 0.02, 0.5, 30)
+    assert patient["puts"] < 2
+    assert patient["p50"] > 100
+
+
+def test_numbers_are_formatted():
+    assert written.span(59.9) == "60 s"
+    assert written.span(200_000) == "2.3 days"
+    assert written.size(5) == "5 B"
+    assert written.grid(("a", "b"), [(1, 2)]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+
+
+def test_built_log_matches_the_counts(tmp_path):
+    import arrowlog
+
+    root = beyond.build(str(tmp_path), 1050, 100)
+    found = arrowlog.Table(root).snapshot()
+    assert found.num_files == beyond.live(1050, 100)
+    assert found.version == 11
+    assert beyond.build(str(tmp_path), 1050, 100) == root  # it is there already
