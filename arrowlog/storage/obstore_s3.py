@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from functools import wraps
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -325,29 +326,59 @@ class ObstoreS3(RemoteStore):
     @_with_s3fs_fallback
     def stats_from(self, folder: str, start: str = "") -> dict[str, ObjectStat]:
         """Return the stats of a folder from `start` on; a subfolder counts as one entry."""
+        return self._listed(folder, start, list)
+
+    def page_from(self, folder: str, start: str = "") -> tuple[dict[str, ObjectStat], bool]:
+        """Return what `stats_from` begins with, as far as one request shows, and whether it is all.
+
+        For listings in several slices at the same time.
+        """
+        if os.getpid() in _FORKED_WITH_OBSTORE:
+            return self.stats_from(folder, start), True
+        last = 0
+
+        def first_page(batches: Any) -> list[Any]:
+            nonlocal last
+            first = list(islice(batches, 1))
+            last = first[0].num_rows if first else 0
+            return first
+
+        return self._listed(folder, start, first_page), last < _LIST_PAGE_KEYS
+
+    def _listed(
+        self, folder: str, start: str, take: Callable[[Any], list[Any]]
+    ) -> dict[str, ObjectStat]:
+        """Return the stats of the entries that `take` takes of the pages of a listing."""
+        import obstore
+
         where = f"{self.root}/{folder}"
+        before = predecessor_name(start)
+        offset = f"{folder}/{before}".lstrip("/") if before else None
+
+        def pages() -> list[pa.RecordBatch]:
+            listing = obstore.list(
+                self._reader(),
+                folder or None,
+                offset=offset,
+                chunk_size=_LIST_PAGE_KEYS,
+                return_arrow=True,
+            )
+            return take(map(pa.record_batch, listing))
+
         try:
-            items = self.with_retries("list", where, lambda: self._list(folder, start))
+            found = self.with_retries("list", where, pages)
         except FileNotFoundError:
             raise self.bucket_missing("list", where) from None
         stats: dict[str, ObjectStat] = {}
-        for item in items:
-            name, deeper, _ = item["path"][len(folder) + bool(folder) :].partition("/")
-            if name >= start and name:
-                mtime_ms = int(item["last_modified"].timestamp() * 1000)
-                tag = item.get("e_tag") or ""
-                stats[name] = (
-                    ObjectStat(0, 0) if deeper else ObjectStat(int(item["size"]), mtime_ms, tag)
-                )
+        for page in found:
+            times = pc.cast(page["last_modified"], pa.timestamp("ms", "UTC"), safe=False)
+            columns = (page["path"], page["size"], times.cast(pa.int64()), page["e_tag"])
+            for path, size, mtime_ms, tag in zip(*(c.to_pylist() for c in columns), strict=True):
+                name, deeper, _ = path[len(folder) + bool(folder) :].partition("/")
+                if name >= start and name:
+                    found_one = ObjectStat(int(size), mtime_ms, tag or "")
+                    stats[name] = ObjectStat(0, 0) if deeper else found_one
         return stats
-
-    def _list(self, folder: str, start: str) -> list[Any]:
-        import obstore
-
-        before = predecessor_name(start)
-        offset = f"{folder}/{before}".lstrip("/") if before else None
-        pages = obstore.list(self._reader(), folder or None, offset=offset)
-        return [item for page in pages for item in page]
 
     @_with_s3fs_fallback
     def walk(self) -> pa.Table:
