@@ -119,14 +119,18 @@ class TemplateMismatch(Exception):
 
 
 def build_template(
-    line: str, fields: ActionFields, samples: Sequence[bytes] = ()
+    line: str,
+    fields: ActionFields,
+    samples: Sequence[bytes] = (),
+    earlier: Sequence[LineTemplate] = (),
 ) -> LineTemplate | None:
     """Return the template of a line, or None if the line has to be decoded by itself.
 
     `line` must be valid: the row decoder has accepted it. Values that are the same in all `samples`
     become constants of the template: most statistics of most files repeat, and a constant costs
-    nothing to decode. If none of many samples fits the template, there is none: the lines have no
-    common shape. A wrong guess costs only time, because every line is verified.
+    nothing to decode. Unless a template in `earlier` has the same fields and another value: it
+    changes from file to file. If none of many samples fits the template, there is none: the lines
+    have no common shape. A wrong guess costs only time, because every line is verified.
     """
     template, aliases = LineTemplate(fields), fields.aliases
     known = {*fields.fields, "protocol", "metaData"}
@@ -147,7 +151,7 @@ def build_template(
     if len(samples) >= _SHAPELESS_MIN_SAMPLES and not any(which_fit(template, samples)):
         return None
     if samples:
-        _fix_constants(template, line, samples)
+        _fix_constants(template, line, samples, earlier)
     return template
 
 
@@ -165,7 +169,12 @@ def which_fit(template: LineTemplate, lines: Sequence[bytes]) -> Iterator[bool]:
         )
 
 
-def _fix_constants(template: LineTemplate, line: str, samples: Sequence[bytes]) -> None:
+def _fix_constants(
+    template: LineTemplate,
+    line: str,
+    samples: Sequence[bytes],
+    earlier: Sequence[LineTemplate],
+) -> None:
     """Replace the slots whose value is the same in all comparable samples by constants."""
     pieces = line.encode().split(b",")
     others = [
@@ -176,6 +185,13 @@ def _fix_constants(template: LineTemplate, line: str, samples: Sequence[bytes]) 
         if item.slot is not None and rest and all(other == piece for other in rest):
             text = piece.decode()
             constants[item.slot] = text[len(item.before) : len(text) - len(item.after)]
+    for other in earlier:
+        if other.action == template.action and other.leaves.keys() == template.leaves.keys():
+            for path, leaf in template.leaves.items():
+                if isinstance(leaf, TemplateSlot) and leaf in constants:
+                    fixed = TemplateConstant(constants[leaf], leaf.number)
+                    if other.leaves[path] != fixed:
+                        del constants[leaf]
     template.parts = [
         constants.get(p, p) if isinstance(p, TemplateSlot) else p for p in template.parts
     ]

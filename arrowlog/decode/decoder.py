@@ -718,7 +718,7 @@ def _pick_template(
         except LogCorrupt:
             continue
         others = [other for other in samples[index + 1 :] if other.isascii()]
-        template = build_template(text.decode(), fields, others)
+        template = build_template(text.decode(), fields, others, known)
         if template is None or template.action not in fields.fields:
             continue
         if not common or 2 * sum(which_fit(template, others)) >= len(others):
