@@ -761,13 +761,14 @@ def _read_actions(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
 def _decode_commits(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
     """Read all actions of the commits; `LogTooLarge` before the process runs out of memory."""
     actions, reader = ActionBatch(work.options.format), _commit_reader(work)
+    limit = work.options.config.max_memory
     try:
         for run in reader.runs(commits):
             work.files_read += run.commits
             work.bytes_read += run.size
             if work.bytes_read >= memory_limit.CHECK_FROM_BYTES:
-                max_memory = work.options.config.max_memory
-                memory_limit.check_memory(work.store.root, work.bytes_read, max_memory)
+                limit = limit or memory_limit.memory_limit_bytes() or 0
+                memory_limit.check_memory(work.store.root, work.bytes_read, limit)
             actions.extend(run.actions)
     except (LogCorrupt, UnsupportedProtocol):
         reader.check(commits)  # what cannot be decoded may not be part of the log
