@@ -56,8 +56,6 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.errors import UnsupportedProtocol as UnsupportedProtocol
     from arrowlog.formats.indextables import Metadata as Metadata
     from arrowlog.formats.indextables import Protocol as Protocol
-    from arrowlog.functions import add_parquet as add_parquet
-    from arrowlog.functions import scan_polars as scan_polars
     from arrowlog.metering import metrics as metrics
     from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
@@ -76,6 +74,8 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.snapshot import Snapshot as Snapshot
     from arrowlog.statements import sql_statement as sql_statement
     from arrowlog.table import Table as Table
+    from arrowlog.table import add_parquet as add_parquet
+    from arrowlog.table import scan_polars as scan_polars
     from arrowlog.transaction import Add as Add
     from arrowlog.transaction import CommitResult as CommitResult
     from arrowlog.transaction import add_file as add_file
@@ -119,7 +119,6 @@ _HOMES = {
         "UnsupportedProtocol",
     ),
     "formats.indextables": ("Metadata", "Protocol"),
-    "functions": ("add_parquet", "scan_polars"),
     "metering": ("metrics",),
     "predicate": ("indexquery",),
     "recovery": (
@@ -136,7 +135,7 @@ _HOMES = {
     "scan": ("Explanation", "ScanPlan", "Split"),
     "snapshot": ("Report", "Snapshot"),
     "statements": ("sql_statement",),
-    "table": ("Table",),
+    "table": ("Table", "add_parquet", "scan_polars"),
     "transaction": ("Add", "CommitResult", "add_file"),
 }
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from arrowlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+_Parsed = TypeVar("_Parsed")
 PREFIX = "spark.indextables."
 MIB = 1 << 20
 
@@ -60,6 +61,18 @@ def parse_bytes(value: object) -> int:
     if match is None or isinstance(value, bool) or int(match[1]) == 0:
         raise ValueError("a number of bytes above 0, or a size such as 128MB")
     return int(match[1]) * _UNIT_BYTES[match[2]]
+
+
+def parse_argument(parse: Callable[[object], _Parsed], value: object, name: str) -> _Parsed:
+    """Parse a value with one of the parsers here. Raises `InvalidRequest` naming the argument.
+
+    >>> parse_argument(parse_bytes, "64K", "target_size")
+    65536
+    """
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{name} cannot be {value!r}.", next=f"Allowed: {error}.") from None
 
 
 def _bytes_or_zero(value: object) -> int:
@@ -452,12 +465,7 @@ def select_settings(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _parse(item: Field[Any], key: str, value: object) -> Any:
-    try:
-        return item.metadata["parse"](value)
-    except ValueError as error:
-        raise InvalidRequest(
-            f"Option {key!r} cannot be {value!r}.", next=f"Allowed: {error}."
-        ) from None
+    return parse_argument(item.metadata["parse"], value, f"Option {key!r}")
 
 
 def _suggestion(key: str) -> str:

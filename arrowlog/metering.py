@@ -4,8 +4,11 @@
 `Metrics`: a live view that prints well and converts to a dict and to Arrow. All instruments are
 declared in `INSTRUMENTS`, from which `docs/reference/metrics.md` is generated.
 
-Counting appends to a queue, which is added up when somebody looks, or when it is long. A forked
+Counting appends to a queue, which is added up when metrics are read, or when it is long. A forked
 child starts at zero: otherwise what happened before the fork would be exported twice.
+
+The export to OpenTelemetry uses its API alone; which SDK and exporter receive the metrics is up to
+the application.
 """
 
 from __future__ import annotations
@@ -19,6 +22,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.display import format_html_table, format_text_table
+from arrowlog.errors import InvalidRequest
+from arrowlog.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -428,9 +436,7 @@ class Metrics:
         Raises:
             InvalidRequest: opentelemetry-api is not installed.
         """
-        from arrowlog.otel_export import export
-
-        record = export(INSTRUMENTS, self.totals, meter_provider)
+        record = _export(self.totals, meter_provider)
         with _Shared.lock:
             self._values.observers = [*self._values.observers, record]
 
@@ -458,3 +464,43 @@ def metrics_of(store: Any) -> Metrics:
     """Return the registry that the work on a store counts in; that of the process by default."""
     found = getattr(store, "metrics", metrics)
     return found if isinstance(found, Metrics) else metrics
+
+
+def _export(read: Callable[[str], Mapping[tuple[str, ...], int]], meter_provider: Any) -> Observer:
+    """Create all instruments with a meter provider, by default the global one.
+
+    `read` returns a counter by the values of its labels; it is called when metrics are collected.
+    Returns the function that records a value of a histogram.
+    """
+    try:
+        from opentelemetry.metrics import Observation, get_meter_provider
+    except ImportError:
+        raise InvalidRequest(
+            "Exporting metrics needs opentelemetry-api, which is not installed.",
+            next="Run pip install 'arrowlog[otel]'.",
+        ) from None
+    meter = (meter_provider or get_meter_provider()).get_meter("arrowlog", __version__)
+
+    def observer(name: str) -> Callable[[Any], Iterable[Any]]:
+        labels = INSTRUMENTS[name].labels
+
+        def observe(options: Any) -> Iterable[Any]:
+            del options  # a time limit that reading a dict does not need
+            counts = read(name).items()
+            return [Observation(n, dict(zip(labels, each, strict=True))) for each, n in counts]
+
+        return observe
+
+    histograms: dict[str, Any] = {}
+    for name, item in INSTRUMENTS.items():
+        if item.kind == "histogram":
+            histograms[name] = meter.create_histogram(f"arrowlog.{name}", item.unit, item.doc)
+        else:
+            meter.create_observable_counter(
+                f"arrowlog.{name}", [observer(name)], unit=item.unit, description=item.doc
+            )
+
+    def record(name: str, value: float, labels: dict[str, str]) -> None:
+        histograms[name].record(value, labels)
+
+    return record

@@ -68,7 +68,7 @@ def save(chart: Any, path: str | os.PathLike[str]) -> None:
     ending = os.path.splitext(name)[1].lower()
     if ending not in _SAVED_AS:
         raise InvalidRequest(
-            f"{name} does not tell how to write a chart.",
+            f"A chart cannot be written as {name}.",
             next=f"Choose one of the endings {', '.join(_SAVED_AS)}.",
         )
     if ending != ".json":

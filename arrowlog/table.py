@@ -1,7 +1,8 @@
 """`Table`: the handle through which users read, change and maintain a table.
 
 Its methods delegate to the packages that implement them. These resolve their names on first use,
-so that a handle that only reads loads no writer, no maintenance and no recovery.
+so that a handle that only reads loads no writer, no maintenance and no recovery. `scan_polars` and
+`add_parquet` are functions, as users of polars and of other table formats expect them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import polars as pl
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from arrowlog.report import TableReport
     from arrowlog.scan import Engine, LazyRows, ReadLog, ReadReport, ScanPlan
     from arrowlog.snapshot import CachePart, CacheStats, CheckpointResult, Snapshot
-    from arrowlog.transaction import CommitResult, WriteMode, WriteSession
+    from arrowlog.transaction import Add, CommitResult, WriteMode, WriteSession
 
 
 class Table(ReadableRows, HistoryQueries):
@@ -906,3 +908,52 @@ class Table(ReadableRows, HistoryQueries):
             return format_html_card(self.uri, ()) + self.snapshot()._repr_html_()
         except ArrowlogError as error:
             return format_html_card(self.uri, [(type(error).__name__, str(error))])
+
+
+def scan_polars(
+    uri: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    version: int | None = None,
+) -> pl.LazyFrame:
+    """The rows of a table as a polars LazyFrame: `scan_polars(uri).filter(pl.col("id") == 7)`.
+
+    Filters on the frame skip files. See `Table` for `uri` and `storage_options`, and
+    `Table.snapshot` for `version`.
+    """
+    return Table(uri, storage_options).scan(version=version).to_polars()
+
+
+def add_parquet(
+    table: Table,
+    path: str,
+    partition_values: Mapping[str, object] | None = None,
+    *,
+    verify: bool = True,
+    **fields: Any,
+) -> Add:
+    """Describe a Parquet file in the table's folder for `Table.append`.
+
+    Size, row count, bounds and null counts are taken from the file's footer.
+
+    Args:
+        table: the table whose folder contains the file.
+        path: path of the file, relative to the table or absolute.
+        partition_values: partition values by column; those not given are taken from folders named
+            `column=value`.
+        verify: read the columns whose values decide whether the file fits: text, which must be
+            UTF-8, and columns such as unsigned integers whose values may exceed the table's type.
+            False reads only the footer.
+        **fields: further fields of the `add` action, such as `tags={"by": "me"}`.
+
+    Returns:
+        An `Add`.
+
+    Raises:
+        InvalidRequest: the file does not exist or cannot be read as rows of the table. The message
+            names the column and the reason: an incompatible type (a list for a number, text for a
+            timestamp), a column that appears twice, an unsupported codec.
+    """
+    session = table._session  # noqa: SLF001 -- effectively a method of Table
+    return transaction.operations.add_parquet(
+        session, path, partition_values, fields, verify=verify
+    )

@@ -63,7 +63,7 @@ def create(
 
     SCHEMA is a Parquet file whose schema is used, a file with Spark's schema as JSON, or the
     columns themselves with the types of Spark SQL. Data files that are in the folder already do not
-    become part of the table. The command fails if there is a table.
+    become part of the table. Fails if the table exists, unless --exist-ok is given.
 
     \b
     Examples:
@@ -470,9 +470,9 @@ def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int
     r"""Delete expired commits and checkpoints of TABLE.
 
     Use it to shorten a long log; run it with --dry-run first. A file is deleted if it is older than
-    the retention settings, and a newer checkpoint, which is verified first, covers it. Their
-    versions can no longer be read. Every deleted file is listed. Data files stay until `arrowlog
-    vacuum`.
+    the retention settings and covered by a newer checkpoint, which is verified first. The versions
+    of deleted commits can no longer be read. Every deleted file is listed. Data files stay until
+    `arrowlog vacuum`.
 
     \b
     Examples:

@@ -103,7 +103,7 @@ def files(
     type=click.Choice(["arrow", "duckdb"]),
     default="arrow",
     show_default=True,
-    help="What computes the plan; the files are the same.",
+    help="Plan with this engine; both select the same files.",
 )
 @version_option
 @output_options
@@ -283,10 +283,11 @@ def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None
     r"""Query the history of TABLE with SQL (DuckDB).
 
     Use it for questions that history and diff do not answer. The views are commits, actions, adds,
-    removes, skips, metadata, protocols, checkpoints, files, file_lifetimes, file_bounds and
-    coverage; files_at(N) has the live files of version N, file_bounds_at(N) their bounds. Without
-    QUERY, reads the query from standard input, or starts a prompt on a terminal. A query can read
-    and write your files, as DuckDB can; with --restricted it sees only the views.
+    removes, skips, metadata, protocols, checkpoints, files, file_lifetimes, file_bounds,
+    file_bounds_by_version and coverage; files_at(N) has the live files of version N,
+    file_bounds_at(N) their bounds. Without QUERY, reads the query from standard input, or starts a
+    prompt on a terminal. A query can read and write your files, as DuckDB can; with --restricted it
+    sees only the views.
 
     \b
     Examples:

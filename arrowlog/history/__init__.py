@@ -27,15 +27,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "commit_history": ("missing_commit_is_corrupt",),
     "queries": ("HistoryQueries",),
-    "reports": (
-        "Diff",
-        "Overview",
-    ),
+    "reports": ("Diff", "Overview"),
     "session": ("HistorySession",),
-    "view_columns": (
-        "TIMESTAMP_MS",
-        "cast_to_view_type",
-    ),
+    "view_columns": ("TIMESTAMP_MS", "cast_to_view_type"),
 }
 
 __all__ = [

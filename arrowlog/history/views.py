@@ -627,8 +627,8 @@ if hasattr(os, "register_at_fork"):  # a child must not close its parent's conne
     os.register_at_fork(after_in_child=_OPEN_CONNECTIONS.clear)
 
 
-def _view_definitions(past: CommitHistory, types: ViewTypes) -> list[str]:
-    """Return the statements that define `file_lifetimes`, `file_bounds`, `actions` and macros.
+def _lifetimes_definition(past: CommitHistory, types: ViewTypes) -> str:
+    """Return the statement that defines `file_lifetimes`.
 
     A lifetime runs from the event that adds a file to the next event of the same key, the end
     excluded. At the first version of an incomplete history `_base_files` stands for the adds and
@@ -642,7 +642,7 @@ def _view_definitions(past: CommitHistory, types: ViewTypes) -> list[str]:
     rest = [name for name in columns if name not in ('"path"', '"size_bytes"')]
     shared = ", ".join(columns)
     after = f"version > {past.first}" if past.first else "TRUE"
-    lifetimes = f"""
+    return f"""
         CREATE TEMP VIEW file_lifetimes AS
         WITH events AS (
             SELECT key, version, line, TRUE AS added FROM adds WHERE {after}
@@ -667,6 +667,10 @@ def _view_definitions(past: CommitHistory, types: ViewTypes) -> list[str]:
         LEFT JOIN commits c ON c.version = s.end_version
         WHERE s.added AND (s.end_version IS NULL OR s.end_version > s.version)
     """  # noqa: S608 -- names are quoted
+
+
+def _view_definitions(past: CommitHistory, types: ViewTypes) -> list[str]:
+    """Return the statements that define `file_lifetimes`, `file_bounds`, `actions` and macros."""
     known = f"; known are versions {past.first} to {past.last}."
     message = f"concat('There is no version ', coalesce(v::VARCHAR, 'NULL'), '{known}')"
     files_at = f"""
@@ -688,6 +692,7 @@ def _view_definitions(past: CommitHistory, types: ViewTypes) -> list[str]:
         UNION ALL SELECT version, line, 'protocol', {no_file} FROM protocols WHERE line IS NOT NULL
         UNION ALL SELECT version, line, 'commitInfo', {no_file} FROM _infos
     """  # noqa: S608
+    lifetimes = _lifetimes_definition(past, types)
     return [lifetimes, files_at, actions, *_bounds_definitions(past, message)]
 
 

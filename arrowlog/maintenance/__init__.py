@@ -59,43 +59,20 @@ if TYPE_CHECKING:
 # Each name is imported on first use, so that opening a table loads only what it needs.
 _HOMES = {
     "": ("procedures",),
-    "adoption": (
-        "AdoptResult",
-        "adopt",
-    ),
-    "checkpointing": (
-        "BackgroundCheckpointer",
-        "make_checkpoint",
-    ),
+    "adoption": ("AdoptResult", "adopt"),
+    "checkpointing": ("BackgroundCheckpointer", "make_checkpoint"),
     "cleanup": (
         "MIN_COMMIT_AGE_SECONDS",
         "PARQUET_CHECKPOINT_FEATURE",
         "CleanupResult",
         "retry_after_cleanup",
     ),
-    "compaction": (
-        "CompactResult",
-        "RewriteAttempt",
-        "find_changed_file",
-        "try_rewrite",
-    ),
+    "compaction": ("CompactResult", "RewriteAttempt", "find_changed_file", "try_rewrite"),
     "file_rewriter": ("RewriteTask",),
-    "other_logs": (
-        "OtherLog",
-        "OtherLogs",
-        "read_adds",
-        "read_other_log",
-        "read_other_logs",
-    ),
+    "other_logs": ("OtherLog", "OtherLogs", "read_adds", "read_other_log", "read_other_logs"),
     "procedures": ("update_statistics",),
-    "retention": (
-        "RetentionPlan",
-        "classify_files",
-    ),
-    "skips": (
-        "Skips",
-        "read_skips",
-    ),
+    "retention": ("RetentionPlan", "classify_files"),
+    "skips": ("Skips", "read_skips"),
     "vacuum": (
         "ReferencedFiles",
         "VacuumResult",

@@ -8,10 +8,12 @@ commit there although no reader will ever see it. Two rules make that harmless (
 2. Over a network, where that check costs a request, no commit is deleted before it is
    `MIN_COMMIT_AGE_SECONDS` old. A writer that finished quickly enough can skip the check.
 
-Parts of Parquet checkpoints are shared. A part is deleted in three steps: it is recorded as
-retired, the manifests are read once more, and if none that stays names it, it is deleted. The
-writer of a manifest looks for records after it has put the manifest, and a clean-up that relies on
-a manifest looks for them after it has seen it. Whoever comes second sees the other.
+Parquet checkpoints share parts whose names are unique to a writer; such a name is never used again.
+A part is deleted in three steps: it is recorded as retired, the manifests are read once more, and
+if none that stays names it, it is deleted. The writer of a manifest looks for records after it has
+put the manifest, and a cleanup that relies on a manifest looks for them after it has read it. So
+one of two concurrent processes always sees the other, however long it was suspended: either the
+part stays, or the manifest is not used.
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ from arrowlog.errors import LogCorrupt, StoreUnavailable
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LOG_FOLDER,
+    RETIRED_PART_SUFFIX,
     STATE_KIND,
     classify_names,
+    parse_parquet_part,
     parse_retired_records,
     parse_state_folder,
+    retired_part_name,
     retired_record_name,
     superseded_records,
 )
@@ -48,17 +53,13 @@ from arrowlog.maintenance.retention import (
     plan_retention,
     tabulate_log_files,
 )
-from arrowlog.maintenance.shared_parts import (
-    delete_parts,
-    find_all_named_parts,
-    is_shareable_part,
-)
 from arrowlog.maintenance.skips import find_commits_with_active_skips
 from arrowlog.metering import metrics_of
 from arrowlog.snapshot import (
     OBSERVATION_TRUST_SECONDS,
     CheckpointPartReader,
     checkpoint_versions,
+    find_named_parts,
     json_checkpoint_name,
     open_parquet_checkpoint,
     plan_segment,
@@ -70,7 +71,7 @@ from arrowlog.snapshot import (
 from arrowlog.storage import ObjectStat, put_identical
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     import pyarrow as pa
 
@@ -148,8 +149,8 @@ class CleanupResult:
 def configured_retention(config: Config) -> RetentionPolicy:
     """Return the retention policy that the settings define.
 
-    The default of `checkpoint.retention` yields to a duration that was given: whoever asks for
-    commits to be deleted after an hour has not asked for 30 of them to be kept.
+    The default of `checkpoint.retention` yields to a duration that was given: a user who wants
+    commits deleted after an hour does not expect 30 of them to be kept.
     """
     given = config.given
     counts = "checkpoint_retention" in given or "log_retention_ms" not in given
@@ -664,3 +665,77 @@ def retry_after_cleanup(run: Callable[[], _Result]) -> _Result:
 def describe_failures(result: CleanupResult) -> str:
     """Describe the failed deletions of a cleanup; there must be at least one."""
     return f"{len(result.failures)} deletions failed, the first: {result.failures[0]}"
+
+
+_PARTS_FOLDER = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
+# How long the record of a deleted part is kept: a suspended process may name it until then.
+_RECORD_AGE_MS_MIN = 7 * 24 * 3_600_000
+
+
+def is_shareable_part(key: str) -> bool:
+    """Whether a file is a part that other checkpoints than its own may name."""
+    folder, _, name = key.rpartition("/")
+    parsed = parse_parquet_part(name) if folder == _PARTS_FOLDER else None
+    return parsed is not None and bool(parsed[1])
+
+
+def find_all_named_parts(
+    store: Store, listing: LogListing, parts: frozenset[str]
+) -> dict[int, frozenset[str]]:
+    """Return which of `parts` the manifest of each checkpoint names, by version.
+
+    A manifest that cannot be read may name any of them.
+    """
+    named: dict[int, frozenset[str]] = {}
+    for version in listing.checkpoints:
+        form = listing.checkpoint_form(version, "parquet")
+        if form is None:
+            continue
+        try:
+            found = find_named_parts(store, version, form.keys)
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+        named[version] = parts if found is None else parts & found
+    return named
+
+
+def delete_parts(deletion: Deletion, keys: Sequence[str]) -> None:
+    """Delete parts that no manifest names any more; all other files of the plan are gone by now.
+
+    A part that cannot be recorded, or that a manifest has named since the plan, stays.
+    """
+    store = deletion.store
+    try:
+        _record_retired_parts(store, keys)
+        needed = _find_needed_parts(store, keys)
+    except StoreUnavailable as error:
+        deletion.fail(error)
+        return
+    deletion.run([key for key in keys if key not in needed])
+    with suppress(StoreUnavailable):  # harmless leftovers
+        store.delete(_old_records(store, needed))
+
+
+def _record_retired_parts(store: Store, keys: Sequence[str]) -> None:
+    for key in keys:
+        put_identical(store, retired_part_name(key), b"{}")
+
+
+def _find_needed_parts(store: Store, keys: Sequence[str]) -> frozenset[str]:
+    """Return the parts that manifests name now, after the parts were recorded as retired."""
+    listing = classify_names((), store.list_from(_PARTS_FOLDER))
+    return frozenset().union(*find_all_named_parts(store, listing, frozenset(keys)).values())
+
+
+def _old_records(store: Store, needed: Collection[str]) -> list[str]:
+    """Return the records of parts that were deleted too long ago for a manifest to name them."""
+    stats = store.stats_from(_PARTS_FOLDER)
+    now_ms = max((stat.mtime_ms for stat in stats.values()), default=0)
+    return [
+        f"{_PARTS_FOLDER}/{name}"
+        for name, stat in stats.items()
+        if name.endswith(RETIRED_PART_SUFFIX)
+        and name.removesuffix(RETIRED_PART_SUFFIX) not in stats
+        and f"{_PARTS_FOLDER}/{name.removesuffix(RETIRED_PART_SUFFIX)}" not in needed
+        and 0 <= stat.mtime_ms < now_ms - _RECORD_AGE_MS_MIN
+    ]

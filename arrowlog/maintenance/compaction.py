@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array, make_int64
-from arrowlog.config import parse_bytes
+from arrowlog.config import parse_argument, parse_bytes
 from arrowlog.decode import flatten_map_columns
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
 from arrowlog.fork_safety import pl
@@ -353,12 +353,7 @@ def parse_compaction_request(
     cooldown: str | int,
 ) -> CompactionRequest:
     """Validate the arguments of a compaction. Raises InvalidRequest naming the wrong one."""
-    try:
-        target = parse_bytes(target_size)
-    except ValueError as error:
-        raise InvalidRequest(
-            f"target_size is {target_size!r}.", next=f"Allowed: {error}."
-        ) from None
+    target = parse_argument(parse_bytes, target_size, "target_size")
     _check_count(max_groups, "max_groups", 1)
     _check_count(max_files_per_group, "max_files_per_group", _MIN_GROUP_FILES)
     max_files = _MAX_FILES_PER_GROUP if max_files_per_group is None else max_files_per_group
@@ -368,7 +363,9 @@ def parse_compaction_request(
 def _check_count(given: object, name: str, minimum: int) -> None:
     is_integer = isinstance(given, int) and not isinstance(given, bool)
     if given is not None and (not is_integer or given < minimum):  # type: ignore[operator]
-        raise InvalidRequest(f"{name} is {given!r}.", next=f"Use an integer of at least {minimum}.")
+        raise InvalidRequest(
+            f"{name} cannot be {given!r}.", next=f"Use an integer of at least {minimum}."
+        )
 
 
 def compact(

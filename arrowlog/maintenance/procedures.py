@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
-from arrowlog.config import parse_duration_ms
+from arrowlog.config import parse_argument, parse_duration_ms
 from arrowlog.errors import (
     ArrowlogWarning,
     CheckpointWriteError,
-    DataFileError,
     InvalidRequest,
     StoreUnavailable,
 )
@@ -204,10 +203,12 @@ def preview_retention(
         config = replace(config, given=config.given | {"log_retention_ms"})
     configured = configured_retention(config)
     policy = RetentionPolicy(
-        configured.log_ms if log is None else _parse_duration(log, "log_retention"),
+        configured.log_ms
+        if log is None
+        else parse_argument(parse_duration_ms, log, "log_retention"),
         configured.checkpoint_ms
         if checkpoints is None
-        else _parse_duration(checkpoints, "checkpoint_retention"),
+        else parse_argument(parse_duration_ms, checkpoints, "checkpoint_retention"),
         configured.commits,
     )
     moment = session.clock.now_ms() if now is None else to_epoch_millis(now)
@@ -218,14 +219,6 @@ def preview_cleanups(session: WriteSession, moments_ms: Sequence[int]) -> list[R
     """Plan cleanups with the table's retention settings at several times, from one listing."""
     config = session.config(session.head_of(session.base_snapshot()))
     return plan_cleanups(session.store, config, configured_retention(config), moments_ms)
-
-
-def _parse_duration(given: str | int, name: str) -> int:
-    """Return a duration in milliseconds. Raises InvalidRequest naming the argument."""
-    try:
-        return parse_duration_ms(given)
-    except ValueError as error:
-        raise InvalidRequest(f"{name} is {given!r}.", next=f"Allowed: {error}.") from None
 
 
 def vacuum(
@@ -242,7 +235,7 @@ def vacuum(
     result = vacuum_files(
         session.store,
         config,
-        _parse_duration(older_than, "older_than"),
+        parse_argument(parse_duration_ms, older_than, "older_than"),
         session.clock.now_ms(),
         dry_run=dry_run,
         force=force,
@@ -331,48 +324,11 @@ def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResu
     or cannot be read, and CommitConflict if another commit changed one of the files.
     """
     snapshot = session.read_latest()
-    state = snapshot.state
-    wanted = make_array(sorted(set(paths)), pa.string())
-    live = state.adds.filter(pc.is_in(state.adds["key"], value_set=wanted))
-    if live.num_rows < len(wanted):
-        raise InvalidRequest(
-            f"{len(wanted) - live.num_rows} of the paths are not live files.",
-            next="Use paths of snapshot().files.",
-        )
-    splits = live["key"].filter(mask_splits(live["key"]))
-    if len(splits):
-        raise InvalidRequest(
-            f"{splits[0].as_py()} is a split, whose statistics cannot be read again.",
-            next="Leave splits out, or convert the table to Parquet with arrowlog.convert.",
-        )
+    live = _choose_parquet_files(snapshot, paths)
     truncation = StatsTruncation.of(session.config(session.head_of(snapshot)))
 
-    def file_error(path: str, reason: str) -> DataFileError:
-        return build_data_file_error(session.store, path, reason, snapshot.version)
-
     def refresh(line: bytes) -> Add:
-        add: dict[str, Any] = json.loads(line)["add"]
-        values = add.get("partitionValues") or {}
-        kept = {name: value for name, value in add.items() if name not in FOOTER_FIELDS}
-        columns = snapshot.partition_columns
-        try:
-            refreshed = describe_parquet_file(
-                session.store, add["path"], state.schema, columns, truncation, values, kept
-            )
-        except InvalidRequest as error:
-            reason = error.what.replace(f"{add['path']}: ", "").replace(add["path"], "the file")
-            is_missing = stat_object(session.store, add["path"]) is None
-            raise file_error(
-                add["path"], "the data file is missing" if is_missing else reason
-            ) from None
-        floats = [
-            item.name for item in state.schema if item.name not in columns and _has_floats(item)
-        ]
-        try:
-            return _with_exact_floats(session.store, refreshed, state.schema, floats, truncation)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            reason = str(error).split("\n", 1)[0]
-            raise file_error(add["path"], f"its rows cannot be read: {reason}") from None
+        return _read_statistics(session.store, snapshot, truncation, json.loads(line)["add"])
 
     with ThreadPoolExecutor(_FILE_THREADS) as pool:
         adds = list(pool.map(refresh, encode_adds(live)))
@@ -388,6 +344,48 @@ def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResu
         user_metadata=None,
         parameters=None,
     )
+
+
+def _choose_parquet_files(snapshot: Snapshot, paths: Iterable[str]) -> pa.Table:
+    """Return the adds of some live Parquet files. Raises InvalidRequest for any other path."""
+    adds = snapshot.state.adds
+    wanted = make_array(sorted(set(paths)), pa.string())
+    live = adds.filter(pc.is_in(adds["key"], value_set=wanted))
+    if live.num_rows < len(wanted):
+        raise InvalidRequest(
+            f"{len(wanted) - live.num_rows} of the paths are not live files.",
+            next="Use paths of snapshot().files.",
+        )
+    splits = live["key"].filter(mask_splits(live["key"]))
+    if len(splits):
+        raise InvalidRequest(
+            f"{splits[0].as_py()} is a split, whose statistics cannot be read again.",
+            next="Leave splits out, or convert the table to Parquet with arrowlog.convert.",
+        )
+    return live
+
+
+def _read_statistics(
+    store: Store, snapshot: Snapshot, truncation: StatsTruncation, add: dict[str, Any]
+) -> Add:
+    """Describe a data file anew; fields that the file does not tell are those of `add`."""
+    path, columns, schema = add["path"], snapshot.partition_columns, snapshot.state.schema
+    values = add.get("partitionValues") or {}
+    kept = {name: value for name, value in add.items() if name not in FOOTER_FIELDS}
+    try:
+        found = describe_parquet_file(store, path, schema, columns, truncation, values, kept)
+    except InvalidRequest as error:
+        reason = error.what.replace(f"{path}: ", "").replace(path, "the file")
+        if stat_object(store, path) is None:
+            reason = "the data file is missing"
+        raise build_data_file_error(store, path, reason, snapshot.version) from None
+    floats = [item.name for item in schema if item.name not in columns and _has_floats(item)]
+    try:
+        return _with_exact_floats(store, found, schema, floats, truncation)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        first_line = str(error).split("\n", 1)[0]
+        reason = f"its rows cannot be read: {first_line}"
+        raise build_data_file_error(store, path, reason, snapshot.version) from None
 
 
 def _with_exact_floats(

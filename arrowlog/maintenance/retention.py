@@ -3,9 +3,9 @@
 A commit may be deleted if it is older than `logRetention.duration`, below a verified checkpoint,
 below the latest version, and not version 0. A checkpoint may be deleted if it is older than
 `checkpointRetention.duration` and a newer one is verified; its parts stay as long as a later
-checkpoint names them. A table state, which is the commit of
-some writers, is retained as long as commits are. The checkpoint that the retained commits
-build on is kept as long as they are: without it, no version between could be read.
+checkpoint names them. A table state, which is the commit of some writers, is retained as long as
+commits are. The checkpoint that the retained commits build on is kept as long as they are: without
+it, no version between could be read.
 
 A file in the table's folder has a fate, the first of these that applies:
 
@@ -193,20 +193,16 @@ def plan_retention(
     """
     written_ms = _write_times(files)
     held_by_kind = {"commit": held, "state": held_states}
-    doomed = tuple(
-        file
-        for file in files
-        if verified is not None
-        and (
-            (file.kind == "commit" and file.version in dead and file.version < verified)
-            or (
-                file.version not in held_by_kind.get(file.kind, ())
-                and _is_expired(
-                    file, now_ms - written_ms[file.kind, file.version], version, verified, policy
-                )
-            )
-        )
-    )
+
+    def may_go(file: LogFile, checkpoint: int) -> bool:
+        if file.kind == "commit" and file.version in dead and file.version < checkpoint:
+            return True
+        if file.version in held_by_kind.get(file.kind, ()):
+            return False
+        age_ms = now_ms - written_ms[file.kind, file.version]
+        return _is_expired(file, age_ms, version, checkpoint, policy)
+
+    doomed = tuple(file for file in files if verified is not None and may_go(file, verified))
     shadow = _highest_state_only(files, dead)
     doomed = _without_shadow(doomed, files, shadow, dead)
     # A held commit is kept for its content, not for time travel: it needs no base checkpoint.

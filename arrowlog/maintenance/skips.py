@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array, make_int64
-from arrowlog.config import parse_duration_ms
+from arrowlog.config import parse_argument, parse_duration_ms
 from arrowlog.decode import (
     SEQ_LINE_BITS,
     ActionBatch,
@@ -178,10 +178,10 @@ class Skips:
         """
         store, clock = self._session.store, self._session.clock
         key = relative_data_path(path, store.root, root_spellings(store.root), "skips.record")
-        cooldown_ms = _parse_cooldown(cooldown)
+        cooldown_ms = parse_argument(parse_duration_ms, cooldown, "cooldown")
         for name, text in (("reason", reason), ("operation", operation)):
             if not isinstance(text, str) or not text.strip():
-                raise InvalidRequest(f"{name} is {text!r}.", next="Give a non-empty text.")
+                raise InvalidRequest(f"{name} cannot be {text!r}.", next="Give a non-empty text.")
         fields: dict[str, Any] = {"path": key, "skipTimestamp": clock.now_ms()}
         fields |= {"reason": reason[:_MAX_REASON_CHARACTERS], "operation": operation}
         live = _live_fields(self._session.base_snapshot().state, key)
@@ -309,13 +309,6 @@ def _combined(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _iso_time(millis: int) -> str:
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat()
-
-
-def _parse_cooldown(cooldown: str | int) -> int:
-    try:
-        return parse_duration_ms(cooldown)
-    except ValueError as error:
-        raise InvalidRequest(f"cooldown is {cooldown!r}.", next=f"Allowed: {error}.") from None
 
 
 def _live_fields(state: State, key: str) -> dict[str, Any]:

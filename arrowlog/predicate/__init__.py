@@ -108,14 +108,8 @@ _HOMES = {
         "write_moment",
         "write_value",
     ),
-    "emit.row_filters": (
-        "emit_spark",
-        "split_pushdown",
-    ),
-    "emit.text": (
-        "format_node",
-        "quote_identifier",
-    ),
+    "emit.row_filters": ("emit_spark", "split_pushdown"),
+    "emit.text": ("format_node", "quote_identifier"),
     "literals": (
         "LiteralBounds",
         "choose_encloser",
@@ -132,18 +126,8 @@ _HOMES = {
     ),
     "parse.pyarrow": ("parse_pyarrow",),
     "parse.spark": ("parse_catalyst",),
-    "parse.sql": (
-        "STATEMENT_TOKENS",
-        "Token",
-        "tokenize",
-        "unquote_identifier",
-    ),
-    "predicate": (
-        "Predicate",
-        "evaluate_predicate",
-        "parse_predicate",
-        "parse_pushed_filter",
-    ),
+    "parse.sql": ("STATEMENT_TOKENS", "Token", "tokenize", "unquote_identifier"),
+    "predicate": ("Predicate", "evaluate_predicate", "parse_predicate", "parse_pushed_filter"),
     "rewrites": (
         "LIKE_WILDCARDS",
         "case_branches",

@@ -5,6 +5,7 @@ Every predicate form is parsed into this tree, and every emitter is a visitor of
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from decimal import Decimal
 
-COMPARISON_OPS = ("=", "<>", "<", "<=", ">", ">=")
+COMPARISON_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+COMPARISON_OPS = tuple(COMPARISON_FUNCTIONS)
 # Comparisons that mean the same with their operands swapped.
 SWAPPED_COMPARISONS = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 ARITHMETIC_OPS = ("+", "-", "*", "/", "//", "%")

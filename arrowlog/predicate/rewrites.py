@@ -7,12 +7,12 @@ folded, and many equalities become one IN. What an engine may see differently fr
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from arrowlog.predicate.ast import (
+    COMPARISON_FUNCTIONS,
     COMPARISON_OPS,
     FALSE,
     NULL,
@@ -246,16 +246,6 @@ def _is_float(column: Column, schema: pa.Schema) -> bool:
     return kind is None or may_have_nan(kind)
 
 
-_OPERATORS = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
 # Characters beyond ASCII whose lower or upper case is an ASCII letter.
 _FOLDED = {"lower": {"i": "\u0130", "k": "\u212a"}, "upper": {"I": "\u0131", "S": "\u017f"}}
 
@@ -280,7 +270,7 @@ def fold_comparison(node: Call) -> Node:
     if node.op == "in":
         missed = FALSE if len(known) == len(literals) else NULL
         return TRUE if value in known else missed
-    return TRUE if _OPERATORS[node.op](value, known[0]) else FALSE
+    return TRUE if COMPARISON_FUNCTIONS[node.op](value, known[0]) else FALSE
 
 
 def case_branches(node: Call) -> list[tuple[Node, Node]] | None:

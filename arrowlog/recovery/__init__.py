@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from arrowlog.recovery.findings import (
         Finding,
         Findings,
+        RebuildProblem,
+        RebuildResult,
     )
     from arrowlog.recovery.log_checks import (
         doctor,
@@ -25,33 +27,14 @@ if TYPE_CHECKING:
         repair_losses,
         repair_notes,
     )
-    from arrowlog.recovery.rebuild_result import (
-        RebuildProblem,
-        RebuildResult,
-    )
 
 # Each name is imported on first use, so that opening a table loads only what it needs.
 _HOMES = {
     "data_files": ("DoctorLimits",),
-    "findings": (
-        "Finding",
-        "Findings",
-    ),
-    "log_checks": (
-        "doctor",
-        "examine_table",
-    ),
+    "findings": ("Finding", "Findings", "RebuildProblem", "RebuildResult"),
+    "log_checks": ("doctor", "examine_table"),
     "log_rebuild": ("rebuild",),
-    "log_repair": (
-        "RepairLosses",
-        "repair",
-        "repair_losses",
-        "repair_notes",
-    ),
-    "rebuild_result": (
-        "RebuildProblem",
-        "RebuildResult",
-    ),
+    "log_repair": ("RepairLosses", "repair", "repair_losses", "repair_notes"),
 }
 
 __all__ = [

@@ -35,7 +35,6 @@ from arrowlog.formats.indextables import (
     CommitFile,
 )
 from arrowlog.maintenance import retry_after_cleanup
-from arrowlog.recovery.commit_times import check_commit_times
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.delta_checks import examine_delta_table
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
@@ -52,6 +51,7 @@ from arrowlog.recovery.salvage import (
     valid_checkpoint_forms,
 )
 from arrowlog.snapshot import (
+    CLOCK_TOLERANCE_MS,
     ReadOptions,
     checkpoint_versions,
     commit_identities,
@@ -59,6 +59,7 @@ from arrowlog.snapshot import (
     earliest_rebuildable_version,
     find_copied_commits,
     find_other_log,
+    format_epoch_millis,
     has_data_files,
     load_snapshot,
     pointed_version,
@@ -663,3 +664,51 @@ def _redundant_actions(
     )
     was_live = pl.coalesce("previous", "initially_live")
     return ordered.filter(was_live == pl.col("is_add"))
+
+
+_SET_CLOCK = (
+    "# Set the clock of the machine that wrote these versions (NTP). The log needs no change."
+)
+# Unit of a duration and its length in seconds, the longest first.
+_DURATION_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+def check_commit_times(
+    timestamps: Mapping[int, int], commits: Mapping[int, str], now_ms: int
+) -> list[Finding]:
+    """Report commits whose timestamps are later than now, all in one finding.
+
+    `timestamps` are those of the commits by version, `commits` the keys of their files.
+    """
+    ahead = {v: time for v, time in timestamps.items() if time > now_ms + CLOCK_TOLERANCE_MS}
+    if not ahead:
+        return []
+    first, last = min(ahead), max(ahead)
+    contiguous = last - first + 1 == len(ahead)
+    span = f"versions {first} to {last} are" if contiguous else f"{len(ahead):,} versions are"
+    subject = span if len(ahead) > 1 else f"version {first} is"
+    farthest = max(ahead.values())
+    what = (
+        f"{subject} dated in the future, up to {format_duration((farthest - now_ms) // 1000)} ahead"
+        f" ({format_epoch_millis(farthest)}): the clock of a writer was wrong. Writers keep"
+        " timestamps in order, so later versions may be dated after it, too. Until that time,"
+        " snapshot(timestamp=…) uses the modification times of these commit files instead."
+    )
+    return [
+        Finding(
+            "commit-in-future", "warning", what, commits[first], _SET_CLOCK, len(ahead), None, first
+        )
+    ]
+
+
+def format_duration(seconds: int) -> str:
+    """Format a duration in its largest unit, rounded down.
+
+    >>> format_duration(90_000), format_duration(7_199), format_duration(61)
+    ('1 day', '1 hour', '1 minute')
+    """
+    unit, length = next(
+        (each for each in _DURATION_UNITS if seconds >= each[1]), _DURATION_UNITS[-1]
+    )
+    count = seconds // length
+    return f"{count:,} {unit}{'s' if count != 1 else ''}"

@@ -36,16 +36,18 @@ from arrowlog.errors import (
 )
 from arrowlog.fork_safety import require_polars
 from arrowlog.formats.indextables import LOG_FOLDER, encode_action
-from arrowlog.recovery.file_schemas import choose_table_schema, unify_schemas, widest_type
-from arrowlog.recovery.folder_layout import (
+from arrowlog.recovery.findings import RebuildProblem, RebuildResult
+from arrowlog.recovery.folder_contents import (
     LEFT_OUT_SCHEMA,
     PartitionFolder,
+    choose_table_schema,
     classify_folder,
     find_invalid_value,
     infer_partition_type,
     parse_partition_folder,
+    unify_schemas,
+    widest_type,
 )
-from arrowlog.recovery.rebuild_result import RebuildProblem, RebuildResult
 from arrowlog.snapshot import StatsTruncation, list_log
 from arrowlog.storage import LocalStore, find_secrets, open_store
 from arrowlog.transaction import (
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.formats.indextables import Metadata
-    from arrowlog.recovery.folder_layout import FolderContent
+    from arrowlog.recovery.folder_contents import FolderContent
     from arrowlog.storage import Store
     from arrowlog.transaction import Add
 

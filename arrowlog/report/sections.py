@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from arrowlog.report.facts import (
         ChurnBucket,
         ColumnFacts,
+        FileSizeFacts,
         FindingFacts,
         GrowthPoint,
         PartitionsFacts,
@@ -360,32 +361,7 @@ def file_sizes(facts: ReportFacts) -> str:
         return _no_files(facts, "file_sizes")
     total = sum(bucket.files for bucket in sizes.buckets)
     total_bytes = sum(bucket.bytes for bucket in sizes.buckets)
-    count = len(sizes.buckets)
-    bars = [
-        Bar(
-            n / count,
-            (n + 1) / count,
-            bucket.files,
-            0,
-            f"{_binary_size(bucket.low)} to {_binary_size(bucket.high)} · {bucket.files:,} files,"
-            f" {format_bytes(bucket.bytes)}",
-        )
-        for n, bucket in enumerate(sizes.buckets)
-    ]
-    every = -(-count // 8)
-    labels = [
-        Label((n + 0.5) / count, _binary_size(bucket.low))
-        for n, bucket in enumerate(sizes.buckets)
-        if n % every == 0
-    ]
-    chart = bar_chart(
-        "sizes-chart",
-        "Files by size",
-        f"{total:,} files, most of them around {format_bytes(sizes.median)}.",
-        bars,
-        labels,
-        format_number,
-    )
+    chart = _size_chart(sizes, total)
     share = sizes.small_files / total
     held = sizes.small_bytes / total_bytes if total_bytes else 0.0
     lead = (
@@ -417,6 +393,35 @@ def file_sizes(facts: ReportFacts) -> str:
     return (
         f"{lead}{numbers}<figure><figcaption>Files by size</figcaption>{chart}</figure>{table}"
         f"{_largest_files(facts)}"
+    )
+
+
+def _size_chart(sizes: FileSizeFacts, total: int) -> str:
+    count = len(sizes.buckets)
+    bars = [
+        Bar(
+            n / count,
+            (n + 1) / count,
+            bucket.files,
+            0,
+            f"{_binary_size(bucket.low)} to {_binary_size(bucket.high)} · {bucket.files:,} files,"
+            f" {format_bytes(bucket.bytes)}",
+        )
+        for n, bucket in enumerate(sizes.buckets)
+    ]
+    every = -(-count // 8)
+    labels = [
+        Label((n + 0.5) / count, _binary_size(bucket.low))
+        for n, bucket in enumerate(sizes.buckets)
+        if n % every == 0
+    ]
+    return bar_chart(
+        "sizes-chart",
+        "Files by size",
+        f"{total:,} files, most of them around {format_bytes(sizes.median)}.",
+        bars,
+        labels,
+        format_number,
     )
 
 

@@ -56,28 +56,13 @@ _HOMES = {
         "map_column_case",
     ),
     "explain": ("Explanation",),
-    "lazy_readers": (
-        "LazyRows",
-        "LazyScanner",
-    ),
-    "plan": (
-        "Engine",
-        "ScanPlan",
-        "Split",
-        "plan_scan",
-    ),
+    "lazy_readers": ("LazyRows", "LazyScanner"),
+    "plan": ("Engine", "ScanPlan", "Split", "plan_scan"),
     "read_reports": ("ReadLog", "ReadReport"),
     "readable_rows": ("ReadableRows",),
     "row_reader": ("RowReader",),
-    "split_rows": (
-        "SPLIT_SUFFIX",
-        "SplitCacheOptions",
-        "mask_splits",
-    ),
-    "sql_plan": (
-        "bounds_schema",
-        "bounds_table",
-    ),
+    "split_rows": ("SPLIT_SUFFIX", "SplitCacheOptions", "mask_splits"),
+    "sql_plan": ("bounds_schema", "bounds_table"),
 }
 
 __all__ = [

@@ -34,7 +34,7 @@ from arrowlog.splits.query import (
     query_error,
 )
 from arrowlog.splits.reader import RowDecoder
-from arrowlog.splits.tantivy_index import (
+from arrowlog.splits.split_files import (
     open_searcher,
     require_tantivy,
     translate_panics,

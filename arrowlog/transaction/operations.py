@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.clock import SystemClock
-from arrowlog.config import parse_bytes
+from arrowlog.config import parse_argument, parse_bytes
 from arrowlog.errors import ConcurrentAppend, InvalidRequest
 from arrowlog.snapshot import StatsTruncation
 from arrowlog.storage import root_spellings
@@ -414,12 +414,7 @@ def write(
 def _write_files(
     session: WriteSession, head: TableHead, data: object, target_size: str | int
 ) -> list[Add]:
-    try:
-        size = parse_bytes(target_size)
-    except ValueError as error:
-        raise InvalidRequest(
-            f"target_size is {target_size!r}.", next=f"Allowed: {error}."
-        ) from None
+    size = parse_argument(parse_bytes, target_size, "target_size")
     config = session.config(head)
     target = WriteTarget(
         session.store,

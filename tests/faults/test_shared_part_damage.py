@@ -18,7 +18,7 @@ from support.logged import SECONDS_MAX
 import arrowlog
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt
-from arrowlog.maintenance import shared_parts
+from arrowlog.maintenance import cleanup
 from arrowlog.snapshot import list_log, verify_checkpoint
 from arrowlog.snapshot.checkpoint.parquet import find_named_parts
 
@@ -190,7 +190,7 @@ def test_checkpoints_with_damaged_shared_parts_are_rewritten_without_loss(tmp_pa
 
 @pytest.mark.usefixtures("_quiet")
 def test_without_the_guard_cleanup_deletes_a_shared_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(shared_parts, "find_named_parts", lambda *_: frozenset())
+    monkeypatch.setattr(cleanup, "find_named_parts", lambda *_: frozenset())
 
     def run_some():
         for seed in range(100):

@@ -19,7 +19,7 @@ import arrowlog
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogWarning, LogCorrupt
-from arrowlog.maintenance import shared_parts
+from arrowlog.maintenance import cleanup
 from arrowlog.maintenance.checkpointing import make_checkpoint
 from arrowlog.snapshot import ReadOptions, load_snapshot
 from arrowlog.snapshot.checkpoint import incremental, parquet
@@ -85,7 +85,7 @@ def add(number):
 
 
 def race(root, moment):
-    """Run the schedule; `moment` is the function of `shared_parts` during which others work."""
+    """Run the schedule; `moment` is the function of `cleanup` during which others work."""
     table = arrowlog.Table.create(root, SCHEMA, ["p"], options=ALONE)
     for number in range(4):
         table.append([add(number)])
@@ -111,17 +111,17 @@ def race(root, moment):
         make_checkpoint(store, behind, state, config, SystemClock())
         arrowlog.Table(root, options=NOW).cleanup()
 
-    real = getattr(shared_parts, moment)
+    real = getattr(cleanup, moment)
 
     def suspended(*args, **kwargs):
-        if moment == "put_identical":
+        if moment == "_record_retired_parts":
             writer()
             return real(*args, **kwargs)
         found = real(*args, **kwargs)
         writer()
         return found
 
-    with mock.patch.object(shared_parts, moment, suspended):
+    with mock.patch.object(cleanup, moment, suspended):
         arrowlog.Table(root, options=NOW).cleanup()
     assert called
     with warnings.catch_warnings():
@@ -130,7 +130,7 @@ def race(root, moment):
     assert sorted(shown) == [f"f{number}" for number in range(6)]
 
 
-MOMENTS = ["put_identical", "find_all_named_parts"]
+MOMENTS = ["_record_retired_parts", "_find_needed_parts"]
 
 
 @pytest.mark.promise("checkpoint.changes_nothing")
@@ -141,11 +141,11 @@ def test_part_being_deleted_is_not_shared(tmp_path, moment):
 
 GUARDS = {
     "no retirement record": (
-        "find_all_named_parts",
-        [(shared_parts, "put_identical", lambda *_: True)],
+        "_find_needed_parts",
+        [(cleanup, "_record_retired_parts", lambda *_: None)],
     ),
     "records are not read": (
-        "find_all_named_parts",
+        "_find_needed_parts",
         [
             (parquet, "_retired_parts", lambda *_: []),
             (incremental, "_parts_remain", lambda *_: True),
@@ -166,15 +166,15 @@ def test_removing_a_guard_corrupts_the_table(tmp_path, name):
 
 def test_without_rereading_manifests_cleanup_corrupts_the_table(tmp_path):
     with (
-        mock.patch.object(shared_parts, "find_named_parts", return_value=frozenset()),
+        mock.patch.object(cleanup, "find_named_parts", return_value=frozenset()),
         pytest.raises(LogCorrupt),
     ):
-        race(tmp_path, "put_identical")
+        race(tmp_path, "_record_retired_parts")
 
 
 def test_without_keeping_shared_parts_the_simulation_finds_a_violation():
     with (
-        mock.patch.object(shared_parts, "find_named_parts", return_value=frozenset()),
+        mock.patch.object(cleanup, "find_named_parts", return_value=frozenset()),
         pytest.raises((Violation, LogCorrupt)),
     ):
         run(range(1000, 1200))  # it stops at the first

@@ -281,7 +281,7 @@ def test_retention_can_be_planned_for_any_time(root):
     assert len(names(root)) == 13 + 3 + 1  # nothing was done
     later = table.retention(now="2999-01-01T00:00:00Z")
     assert later.num_files == 13
-    with pytest.raises(arrowlog.InvalidRequest, match="log_retention is 'soon'"):
+    with pytest.raises(arrowlog.InvalidRequest, match="log_retention cannot be 'soon'"):
         table.retention("soon")
 
 

@@ -25,8 +25,8 @@ from arrowlog.errors import (
     TableExists,
     TableNotFound,
 )
-from arrowlog.recovery import folder_layout
-from arrowlog.recovery.file_schemas import to_table_type
+from arrowlog.recovery import folder_contents
+from arrowlog.recovery.folder_contents import to_table_type
 
 LOG = "_transaction_log"
 NEW_YEAR = dt.datetime(2024, 1, 1)  # noqa: DTZ001 -- columns without a zone
@@ -189,7 +189,7 @@ def test_hidden_and_other_files_are_ignored(tmp_path):
 def test_partition_folders(tmp_path):
     put(tmp_path, "data/y=2024/_d=2024-02-29/c=01/k=a%2Fb%20%C3%BC/a.parquet", {"id": [1]})
     put(tmp_path, "data/y=-5/_d=2024-01-01/c=2/k=50%/a.parquet", {"id": [2]})
-    null = folder_layout.HIVE_NULL
+    null = folder_contents.HIVE_NULL
     put(tmp_path, f"data/y={null}/_d={null}/c={null}/k=/a.parquet", {"id": [3]})
     result = arrowlog.rebuild(tmp_path)
     assert result.partition_columns == ("y", "_d", "c", "k")
@@ -228,7 +228,7 @@ def test_partition_folders(tmp_path):
     ],
 )
 def test_inferred_partition_types(texts, kind):
-    assert folder_layout.infer_partition_type(texts) == kind
+    assert folder_contents.infer_partition_type(texts) == kind
 
 
 def test_inconsistent_partition_folders_are_refused(tmp_path):
@@ -453,7 +453,7 @@ def test_store_failure_is_not_a_damaged_file(tmp_path, monkeypatch):
 
 def test_given_schema_is_used(tmp_path):
     put(tmp_path, "k=2024-01-01 00%3A00%3A00/a.parquet", {"id": pa.array([1], pa.int32())})
-    put(tmp_path, f"k={folder_layout.HIVE_NULL}/b.parquet", {"id": [2], "x": [1.5]})
+    put(tmp_path, f"k={folder_contents.HIVE_NULL}/b.parquet", {"id": [2], "x": [1.5]})
     given = pa.schema([("k", pa.timestamp("us")), ("id", pa.int64()), ("x", pa.float64())])
     result = arrowlog.rebuild(tmp_path, schema=given, dry_run=True)
     assert (result.schema, result.problems) == (given, ())

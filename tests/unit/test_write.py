@@ -254,7 +254,7 @@ def test_write_modes(table):
         ({"mode": "merge"}, "append or overwrite"),
         ({"where": "p = 'a'"}, "only valid with mode='overwrite'"),
         ({"mode": "overwrite", "where": "id = 1"}, "'id' is not a partition column"),
-        ({"target_size": "huge"}, "target_size is 'huge'"),
+        ({"target_size": "huge"}, "target_size cannot be 'huge'"),
         ({"txn": "x"}, "txn is 'x'"),
     ]:
         with pytest.raises(InvalidRequest, match=said):

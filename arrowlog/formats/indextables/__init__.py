@@ -108,10 +108,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: a reader needs no encoder, and most tables have no Avro files.
 _ON_FIRST_USE = {
-    "avro_encoder": (
-        "encode_manifest",
-        "manifest_bounds",
-    ),
+    "avro_encoder": ("encode_manifest", "manifest_bounds"),
     "avro_state": (
         "ENTRIES_PER_MANIFEST",
         "FILE_ENTRY_FIELDS",

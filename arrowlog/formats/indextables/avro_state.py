@@ -216,7 +216,7 @@ def resolve_manifest_path(path: str, version: int, file: str) -> str:
     if outside or "\\" in path or not path.isprintable():
         raise LogCorrupt(
             f"the state names the manifest {path!r}, which is not a path inside the log.",
-            next="Do not use the table before you know who wrote this file.",
+            next="Find out which program wrote this file before you use the table.",
             file=file,
         )
     return path if len(parts) > 1 else f"{state_folder_name(version)}/{path}"

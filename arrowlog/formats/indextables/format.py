@@ -339,8 +339,8 @@ class IndexTables(Format):
     def check_writable(self, protocol: Protocol, where: str) -> None:
         """Raise unless this version of arrowlog can read and write the table.
 
-        A table state has one version for readers and writers: whoever writes to a table that needs
-        a reader of it has to know it, too.
+        A table state has one protocol version for readers and writers: a table that requires it of
+        readers requires it of writers, too.
         """
         if protocol.min_reader_version >= STATE_PROTOCOL_VERSION:
             needed = max(protocol.min_reader_version, protocol.min_writer_version)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import null_scalar
 from arrowlog.predicate.ast import (
+    COMPARISON_FUNCTIONS,
     COMPARISON_OPS,
     NULL,
     Call,
@@ -54,14 +55,6 @@ if TYPE_CHECKING:
     from arrowlog.predicate.ast import Node
 
 _Condition = TypeVar("_Condition")
-_OPERATORS = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 # Comparisons with a number that are FALSE for NaN, which is greater than every number.
 _FALSE_FOR_NAN = ("=", "<", "<=", "in", "<=>")
 # Longer IN lists become a hash lookup instead of a disjunction of equalities.
@@ -338,7 +331,7 @@ def _exact_scalar(node: Node, kind: pa.DataType) -> pa.Scalar:
 
 
 def _compare(name: str, op: str, value: pa.Scalar) -> pc.Expression:
-    comparison: pc.Expression = _OPERATORS[op](pc.field(name), value)
+    comparison: pc.Expression = COMPARISON_FUNCTIONS[op](pc.field(name), value)
     return comparison
 
 
@@ -397,7 +390,7 @@ class _SparkEmitter(_ConditionEmitter[Any]):
             return column.isin(*literals)
         if op == "<=>":
             return column.eqNullSafe(literals[0])
-        return _OPERATORS[op](column, literals[0])
+        return COMPARISON_FUNCTIONS[op](column, literals[0])
 
     def emit_membership(self, name: str, members: ValueSet, kind: pa.DataType) -> Any:
         if len(members.values) > _SPARK_VALUES_MAX:
