@@ -1,4 +1,4 @@
-"""A long log is listed in several slices at the same time, and nothing is missed."""
+"""A long log is listed in several concurrent slices without missing a name."""
 
 import random
 from threading import Lock
@@ -46,7 +46,7 @@ def commits(first, last, table_format=INDEXTABLES):
 
 @pytest.mark.parametrize("table_format", [INDEXTABLES, DELTA], ids=["indextables", "delta"])
 @pytest.mark.parametrize("last", [0, 8, 9, 10, 26, 27, 28, 99, 640])
-def test_the_slices_are_the_whole_log(last, table_format):
+def test_slices_cover_the_whole_log(last, table_format):
     names = commits(0, last, table_format) | {"_last_checkpoint", "_retired", ".probe-1"}
     store = Paged(names)
     assert listing._list_folder(store, table_format)[0] == sorted(names)
@@ -54,7 +54,7 @@ def test_the_slices_are_the_whole_log(last, table_format):
     assert store.pages <= 2 + 3 * last // 9
 
 
-def test_from_a_name_on_with_other_names_between():
+def test_slices_from_a_start_name_with_other_names_in_between():
     rng = random.Random(7)
     for _ in range(60):
         first = rng.randrange(50)
@@ -71,8 +71,8 @@ def test_from_a_name_on_with_other_names_between():
         assert store.pages < 150
 
 
-def test_commits_and_clean_up_while_slices_are_listed():
-    """What was there all the time is listed, and versions are contiguous as in one listing."""
+def test_concurrent_commits_and_cleanup_during_a_sliced_listing():
+    """Names that exist all the time are listed, and versions are contiguous as in one listing."""
     rng = random.Random(11)
     relisted = 0
     for _ in range(80):
@@ -104,7 +104,7 @@ class Changing(Paged):
             self.names -= commits(0, self.floor - 1)
 
 
-def test_many_files_behind_the_commits_do_not_repeat_without_end():
+def test_many_names_after_the_commits_end_the_slicing():
     names = commits(0, 100) | {f"_{number}" for number in range(500)}
     store = Paged(names)
     assert listing._list_folder(store, INDEXTABLES)[0] == sorted(names)

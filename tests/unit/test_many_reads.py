@@ -1,4 +1,4 @@
-"""Reads of many objects at once: what counts, what is left to the client library, signatures."""
+"""Concurrent reads of many objects: results, fallback to the client library, signatures."""
 
 import contextlib
 import socket
@@ -106,13 +106,13 @@ def read_all(bucket, keys=KEYS, enough=float("inf")):
 
 
 @pytest.mark.parametrize("enough", [1, 1000, float("inf")])
-def test_all_objects_in_order(enough):
+def test_objects_are_returned_in_order(enough):
     with Server(lambda key, _: answer(key)) as server:
         assert read_all(server.bucket, enough=enough) == [content(key) for key in KEYS]
         assert set(server.asked.values()) == {1}
 
 
-def test_no_connection_stays_open():
+def test_connections_are_closed():
     with Server(lambda key, _: answer(key)) as server:
         reads = ManyReads(server.bucket, KEYS)
         assert reads.take(1, 20, 5)
@@ -125,7 +125,7 @@ def test_no_connection_stays_open():
         assert server.open == 0
 
 
-def test_a_response_in_pieces_and_of_any_size():
+def test_responses_of_any_size_are_read():
     sizes = {"empty": 0, "one": 1, "large": 3_000_000, "page": 1 << 16}
     bodies = {key: b"x" * size for key, size in sizes.items()}
     with Server(lambda key, _: OK % (len(bodies[key]), bodies[key])) as server:
@@ -149,7 +149,7 @@ def test_a_response_in_pieces_and_of_any_size():
         b"x" * 100_000,
     ],
 )
-def test_what_is_not_a_complete_object_is_left_to_the_caller(bad):
+def test_incomplete_response_is_left_to_the_caller(bad):
     def respond(key, _):
         return bad if key == KEYS[100] else answer(key)
 
@@ -158,7 +158,7 @@ def test_what_is_not_a_complete_object_is_left_to_the_caller(bad):
 
 
 @pytest.mark.parametrize("cut", [0, 10, 60])
-def test_a_broken_connection_is_repeated(cut):
+def test_broken_connection_is_retried(cut):
     def respond(key, attempt):
         if key.endswith("07") and attempt == 1:
             return Server.Broken(answer(key)[:cut])
@@ -170,21 +170,21 @@ def test_a_broken_connection_is_repeated(cut):
         assert read_all(server.bucket) == [content(key) for key in KEYS]
 
 
-def test_connections_that_always_break_are_given_up():
+def test_permanently_broken_connections_are_abandoned():
     with Server(lambda _key, _: None) as server:
         assert read_all(server.bucket) == []
         assert sum(server.asked.values()) < 200
 
 
-def test_a_busy_server_gets_fewer_connections():
+def test_busy_server_gets_fewer_connections():
     with Server(lambda key, _: BUSY if server.open > 12 else answer(key)) as server:
         assert read_all(server.bucket) == [content(key) for key in KEYS]
-    with Server(lambda _key, _: BUSY) as server:  # without end
+    with Server(lambda _key, _: BUSY) as server:  # forever
         assert read_all(server.bucket) == []
         assert sum(server.asked.values()) < 3 * len(KEYS)
 
 
-def test_silence_ends():
+def test_unresponsive_server_times_out():
     stop = threading.Event()
     with Server(lambda key, _: stop.wait(20) and None if key == KEYS[9] else answer(key)) as server:
         reads = ManyReads(server.bucket, KEYS)
@@ -193,14 +193,14 @@ def test_silence_ends():
         stop.set()
 
 
-def test_nobody_listens():
+def test_refused_connection_returns_nothing():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     assert read_all(Bucket("127.0.0.1", port, False, "/bucket/", "us-east-1")) == []
     assert read_all(Bucket("no-such-host.invalid", 80, False, "/b/", "us-east-1")) == []
 
 
-def test_few_files_may_be_open(monkeypatch):
+def test_open_file_limit_limits_connections(monkeypatch):
     monkeypatch.setattr("arrowlog.storage.many_reads._open_files_limit", lambda: 20)
     with Server(lambda key, _: answer(key)) as server:
         assert read_all(server.bucket) == [content(key) for key in KEYS]
@@ -231,10 +231,10 @@ def certificate(tmp_path_factory):
     return context, str(folder / "cert.pem")
 
 
-def test_tls(certificate, monkeypatch):
+def test_tls_verifies_the_certificate_and_host_name(certificate, monkeypatch):
     context, authority = certificate
     with Server(lambda key, _: answer(key), context) as server:
-        assert read_all(server.bucket) == []  # nobody vouches for the server
+        assert read_all(server.bucket) == []  # the certificate is not trusted
         assert server.connections <= 32
         assert not server.asked
         monkeypatch.setenv("SSL_CERT_FILE", authority)
@@ -244,7 +244,7 @@ def test_tls(certificate, monkeypatch):
 
 @pytest.mark.parametrize("token", [None, "a+token/with="])
 @pytest.mark.parametrize("key", ["plain", "folder/a b+c%d,é~(1)=$.json"])
-def test_signatures_are_those_of_botocore(monkeypatch, token, key):
+def test_signatures_equal_botocore(monkeypatch, token, key):
     botocore = pytest.importorskip("botocore.auth")
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
@@ -267,7 +267,7 @@ def test_signatures_are_those_of_botocore(monkeypatch, token, key):
     assert ("x-amz-security-token" in headers) == (token is not None)
 
 
-def test_where_objects_are(monkeypatch):
+def test_bucket_address_from_endpoint_and_environment(monkeypatch):
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -311,7 +311,7 @@ def read_into(store):
     return buffer.raws
 
 
-def test_a_store_reads_what_could_not_be_read_with_obstore():
+def test_store_falls_back_to_obstore_for_failed_reads():
     def respond(key, attempt):
         obstore = b"user-agent" in server.heads[-1].lower()
         return MISSING if key == KEYS[77] and attempt == 1 and not obstore else answer(key)
@@ -324,7 +324,7 @@ def test_a_store_reads_what_could_not_be_read_with_obstore():
         assert sum(server.asked.values()) < 2 * len(KEYS)
 
 
-def test_a_store_reports_what_is_missing_or_refused():
+def test_store_raises_for_missing_or_refused_objects():
     with Server(lambda key, _: MISSING if key == KEYS[77] else answer(key)) as server:
         assert store_of(server).find_many(KEYS)[77] is None
         with pytest.raises(FileNotFoundError, match=KEYS[77]):
