@@ -28,11 +28,10 @@ import pyarrow.compute as pc
 from arrowlog.arrays import concat_bytes, data_span, make_array, make_scalar, repeat_bool
 from arrowlog.decode.line_splitter import (
     LineLayout,
-    cut_lines,
-    int64_array,
     line_end,
     split_blocks,
     split_lines,
+    take_lines,
 )
 from arrowlog.formats import STATS_COUNTS, STATS_MAPS, FieldKind
 
@@ -93,6 +92,7 @@ class LineTemplate:
     spans: dict[JsonPath, tuple[int, int]] = field(default_factory=dict)
     # What follows from the above; computed once, because most templates decode many blocks.
     plan: TemplatePlan | None = None
+    field_ends: list[tuple[bytes, bytes]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,18 @@ class TemplateMismatch(Exception):
 
 
 def build_template(
-    line: str, fields: ActionFields, samples: Sequence[bytes] = ()
+    line: str,
+    fields: ActionFields,
+    samples: Sequence[bytes] = (),
+    earlier: Sequence[LineTemplate] = (),
 ) -> LineTemplate | None:
     """Return the template of a line, or None if the line has to be decoded by itself.
 
     `line` must be valid: the row decoder has accepted it. Values that are the same in all `samples`
     become constants of the template: most statistics of most files repeat, and a constant costs
-    nothing to decode. If none of many samples fits the template, there is none: the lines have no
-    common shape. A wrong guess costs only time, because every line is verified.
+    nothing to decode. Unless a template in `earlier` has the same fields and another value: it
+    changes from file to file. If none of many samples fits the template, there is none: the lines
+    have no common shape. A wrong guess costs only time, because every line is verified.
     """
     template, aliases = LineTemplate(fields), fields.aliases
     known = {*fields.fields, "protocol", "metaData"}
@@ -147,22 +151,30 @@ def build_template(
     if len(samples) >= _SHAPELESS_MIN_SAMPLES and not any(which_fit(template, samples)):
         return None
     if samples:
-        _fix_constants(template, line, samples)
+        _fix_constants(template, line, samples, earlier)
     return template
 
 
 def which_fit(template: LineTemplate, lines: Sequence[bytes]) -> Iterator[bool]:
     """Yield for each line whether it has the constant texts of a template, whatever its values."""
-    fields = [(item.before.encode(), item.after.encode()) for item in split_template(template)]
+    if template.field_ends is None:
+        fields = split_template(template)
+        template.field_ends = [(item.before.encode(), item.after.encode()) for item in fields]
+    ends = template.field_ends
     for line in lines:
         pieces = line.split(b",")
-        yield len(pieces) == len(fields) and all(
+        yield len(pieces) == len(ends) and all(
             piece.startswith(before) and piece.endswith(after)
-            for (before, after), piece in zip(fields, pieces, strict=True)
+            for (before, after), piece in zip(ends, pieces, strict=True)
         )
 
 
-def _fix_constants(template: LineTemplate, line: str, samples: Sequence[bytes]) -> None:
+def _fix_constants(
+    template: LineTemplate,
+    line: str,
+    samples: Sequence[bytes],
+    earlier: Sequence[LineTemplate],
+) -> None:
     """Replace the slots whose value is the same in all comparable samples by constants."""
     pieces = line.encode().split(b",")
     others = [
@@ -173,6 +185,13 @@ def _fix_constants(template: LineTemplate, line: str, samples: Sequence[bytes]) 
         if item.slot is not None and rest and all(other == piece for other in rest):
             text = piece.decode()
             constants[item.slot] = text[len(item.before) : len(text) - len(item.after)]
+    for other in earlier:
+        if other.action == template.action and other.leaves.keys() == template.leaves.keys():
+            for path, leaf in template.leaves.items():
+                if isinstance(leaf, TemplateSlot) and leaf in constants:
+                    fixed = TemplateConstant(constants[leaf], leaf.number)
+                    if other.leaves[path] != fixed:
+                        del constants[leaf]
     template.parts = [
         constants.get(p, p) if isinstance(p, TemplateSlot) else p for p in template.parts
     ]
@@ -182,6 +201,7 @@ def _fix_constants(template: LineTemplate, line: str, samples: Sequence[bytes]) 
         else leaf
         for path, leaf in template.leaves.items()
     }
+    template.field_ends = None
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -471,14 +491,20 @@ FailureMasks = list["pa.ChunkedArray"]
 
 @dataclass(slots=True)
 class _SplitPiece:
-    """The values of the slots in those of `count` lines that have the texts of the template.
+    """The values of the slots in those lines of a piece that have the texts of the template.
 
-    The values have the type string. `rows` are the indexes of the lines; None for all.
+    The values have the type string. `rows` are the indexes of the lines; None for all. `stops` is
+    where each line of the piece ends.
     """
 
     values: SlotValues
-    count: int
     rows: NDArray[np.int64] | None
+    stops: NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        """The number of lines in the piece."""
+        return len(self.stops)
 
 
 def _plan(template: LineTemplate) -> TemplatePlan:
@@ -518,7 +544,8 @@ def _split_piece(
     slots = plan.slots
     chunks: dict[TemplateSlot, list[pa.Array]] = {slot: [] for slot in slots}
     rows: list[NDArray[np.int64]] = []
-    count = num_matching = 0
+    stops: list[NDArray[np.int64]] = []
+    count = num_matching = begin = 0
     for block in split_blocks(data):
         lines = split_lines(block, plan.layout, plan.groups, pool)
         size = lines.num_matching
@@ -526,12 +553,13 @@ def _split_piece(
             for place, index in enumerate(group):
                 chunks[slots[index]].append(texts.slice(place * size, size))
         rows.append((np.arange(size) if lines.rows is None else lines.rows) + count)
+        stops.append(np.add(lines.stops, begin, dtype=np.int64))
         count += lines.count
         num_matching += size
+        begin += len(block)
     values = {slot: pa.chunked_array(parts, pa.string()) for slot, parts in chunks.items()}
-    if num_matching == count:
-        return _SplitPiece(values, count, None)
-    return _SplitPiece(values, count, np.concatenate(rows))
+    matching = None if num_matching == count else np.concatenate(rows)
+    return _SplitPiece(values, matching, np.concatenate(stops or [np.zeros(0, np.int64)]))
 
 
 def concat_column_bytes(texts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
@@ -616,7 +644,7 @@ def _build_match(
     is_odd = np.ones(lines.count, np.bool_)
     is_odd[rows] = False
     odd_rows = np.flatnonzero(is_odd)
-    odd = concat_bytes(pc.take(cut_lines(data), int64_array(odd_rows)))
+    odd = take_lines(data, lines.stops, odd_rows)
     columns = _to_columns(plan, values, len(rows), pool) if len(rows) else {}
     return TemplateMatch(columns, lines.count, rows, odd, odd_rows)
 

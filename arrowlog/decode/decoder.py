@@ -131,8 +131,8 @@ class LineBuffer:
         self._checksum_mark = _CHECKSUM_MARK if table_format.verified_commits else None
         self.data = bytearray()
         self._stage: mmap | None = None
-        # The template of the lines decoded last; the next ones probably have it too.
-        self.template: LineTemplate | None = None
+        # The templates of the lines decoded last; the next ones probably have them too.
+        self.templates: list[LineTemplate] = []
         self.clear()
 
     def clear(self) -> None:
@@ -416,6 +416,7 @@ SCHEMA_MIN_LINES = 400
 # template. The distances are uneven because lines may repeat at regular intervals.
 SAMPLE_POSITIONS = (443, 61, 211, 353, 607, 787, 907)
 _LINES_PER_SAMPLE = 3
+_KNOWN_TEMPLATES_MAX = 4  # kept from one buffer to the next
 _TEMPLATE_CANDIDATES = 4  # sample lines that are tried as the template
 
 
@@ -490,6 +491,7 @@ class PendingDecode:
     pool: Executor | None = None
     memory: pa.MemoryPool | None = None
     columnar: bool = True
+    known: list[LineTemplate] = field(default_factory=list)
 
     def finish(self) -> ActionBatch:
         """Wait for the threads, release the window and return all actions in it.
@@ -504,7 +506,8 @@ class PendingDecode:
                 matches = [
                     decode_matching_lines(piece, template, memory) for piece in self.lines.pieces()
                 ]
-            left = _decode_by_template(self.actions, self.lines, self.seq, self.shape, matches)
+            first = self.shape, matches
+            left = _decode_by_template(self.actions, self.lines, self.seq, *first, self.known)
             if self.columnar:
                 left = _decode_without_shape(self.actions, *left, self.pool, self.memory)
             _decode_rows(self.actions, left[1].to_pylist(), left[0].texts())
@@ -537,7 +540,7 @@ def start_decode(
     fields = window.format.actions
     template = None
     if columnar and _worth_columnar(lines):
-        template = window.template = _pick_template(lines, fields, window.template)
+        template = _pick_template(lines, fields, window.templates)
     pieces = []
     if template is not None and pool is not None:
         pieces = [
@@ -554,13 +557,15 @@ def start_decode(
         pool,
         window.pool,
         columnar,
+        window.templates,
     )
     try:
         # The other lines are decoded here, while the pool works on the adds.
         if columnar and len(non_adds.seq) >= COLUMNAR_MIN_LINES:
             other_lines = LineBlock(concat_bytes(non_adds.lines), len(non_adds.seq))
-            first = _match_picked(other_lines, fields)
-            left = _decode_by_template(actions, other_lines, non_adds.seq, *first)
+            known = window.templates
+            first = _match_picked(other_lines, fields, known)
+            left = _decode_by_template(actions, other_lines, non_adds.seq, *first, known)
             left = _decode_without_shape(actions, *left, None, window.pool)
             _decode_rows(actions, left[1].to_pylist(), left[0].texts())
         else:
@@ -605,10 +610,10 @@ def decode_buffer(window: LineBuffer, *, columnar: bool = True) -> ActionBatch:
 
 
 def _match_picked(
-    lines: LineBlock, fields: ActionFields, *, common: bool = True
+    lines: LineBlock, fields: ActionFields, known: list[LineTemplate], *, common: bool = True
 ) -> tuple[LineTemplate | None, list[TemplateMatch]]:
     """Pick a template from the lines and match all lines against it."""
-    template = _pick_template(lines, fields, common=common)
+    template = _pick_template(lines, fields, known, common=common)
     if template is None:
         return None, []
     return template, [decode_matching_lines(piece, template) for piece in lines.pieces()]
@@ -620,13 +625,14 @@ def _decode_by_template(
     seq: pa.Array,
     template: LineTemplate | None,
     pieces: Sequence[TemplateMatch],
+    known: list[LineTemplate],
     *,
     common: bool = True,
 ) -> tuple[LineBlock, pa.Array]:
     """Decode lines in rounds: match a template, then pick one from the lines that did not match.
 
-    `pieces` are the matches of `template`; `common` as in `_pick_template`. Returns the lines that
-    are left after the last round, and their sequence numbers.
+    `pieces` are the matches of `template`; `known` and `common` as in `_pick_template`. Returns the
+    lines that are left after the last round, and their sequence numbers.
     """
     for _ in range(MAX_TEMPLATE_ROUNDS):
         merged = merge_matches(pieces, lines.count)
@@ -638,7 +644,7 @@ def _decode_by_template(
         lines = LineBlock(merged.odd, len(seq))
         if not _worth_columnar(lines) or len(matched_seq) < lines.count // _MIN_MATCHED_SHARE:
             break
-        template, pieces = _match_picked(lines, actions.format.actions, common=common)
+        template, pieces = _match_picked(lines, actions.format.actions, known, common=common)
     return lines, seq
 
 
@@ -658,8 +664,8 @@ def _decode_without_shape(
     lines, seq = _decode_by_schema(actions, lines, seq, pool, memory)
     if not _worth_columnar(lines):
         return lines, seq
-    first = _match_picked(lines, actions.format.actions, common=False)
-    return _decode_by_template(actions, lines, seq, *first, common=False)
+    first = _match_picked(lines, actions.format.actions, [], common=False)
+    return _decode_by_template(actions, lines, seq, *first, [], common=False)
 
 
 def _decode_by_schema(
@@ -691,34 +697,33 @@ def _decode_by_schema(
 
 
 def _pick_template(
-    lines: LineBlock,
-    fields: ActionFields,
-    known: LineTemplate | None = None,
-    *,
-    common: bool = True,
+    lines: LineBlock, fields: ActionFields, known: list[LineTemplate], *, common: bool = True
 ) -> LineTemplate | None:
     """Return the template of a valid line near the middle, or None if no candidate has one.
 
-    The other samples tell which values are the same everywhere and become constants. If all samples
-    fit the template `known`, that one is returned. With `common`, at least half of the samples have
-    to fit the template.
+    The other samples tell which values are the same everywhere and become constants. A template in
+    `known` that all samples fit is returned as it is; a new one is added to them. With `common`, at
+    least half of the samples have to fit the template.
     """
     samples: list[bytes] = []
     for position in SAMPLE_POSITIONS:
         # Adjacent lines as well: lines at regular distances may repeat one another.
         samples += _lines_after(lines.data, len(lines.data) * position // 1000)
-    if known is not None and all(which_fit(known, samples)):
-        return known
+    for earlier in known:
+        if all(which_fit(earlier, samples[::_LINES_PER_SAMPLE])):
+            return earlier
     for index, text in enumerate(samples[:_TEMPLATE_CANDIDATES]):
         try:
             decode_line(text, "", 0, fields)
         except LogCorrupt:
             continue
         others = [other for other in samples[index + 1 :] if other.isascii()]
-        template = build_template(text.decode(), fields, others)
+        template = build_template(text.decode(), fields, others, known)
         if template is None or template.action not in fields.fields:
             continue
         if not common or 2 * sum(which_fit(template, others)) >= len(others):
+            known.insert(0, template)
+            del known[_KNOWN_TEMPLATES_MAX:]
             return template
     return None
 

@@ -20,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.arrays import concat_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -29,6 +31,11 @@ _COMMA, _LINE_FEED, _QUOTE, _BACKSLASH = b',\n"\\'
 _FIRST_PRINTABLE, _FIRST_NON_ASCII = 32, 128
 _BLOCK_BYTES = 1 << 21
 _BLOCK_MIN_LINES = 512  # of long lines: a block has a fixed cost per value of a line
+# Memory is set aside for one comma or line feed in so many bytes; more follows if there are more.
+_MARKED_BYTES_MIN = 8
+# Runs of adjacent lines of one layout that are worth an operation each: a commit has its adds and
+# its removes one after the other.
+_RUNS_MAX = 16
 # Searched at a time: larger temporary arrays cost page faults.
 _SEARCHED_BYTES = 1 << 17
 # A block of a very long line; borders are 32-bit numbers.
@@ -78,13 +85,19 @@ class SplitLines:
     """The values of the lines that have a layout.
 
     `values` are one string array per requested group of values: first the first value of all
-    lines, then the second, and so on. `count` is the number of lines in the block; `rows` are the
-    indexes of those that have the layout, None for all of them.
+    lines, then the second, and so on. `rows` are the indexes of the lines of the block that have
+    the layout, None for all of them. `stops` is where each line of the block ends, its line feed
+    included.
     """
 
     values: list[pa.Array]
-    count: int
     rows: NDArray[np.int64] | None
+    stops: NDArray[np.int32]
+
+    @property
+    def count(self) -> int:
+        """The number of lines in the block."""
+        return len(self.stops)
 
     @property
     def num_matching(self) -> int:
@@ -95,10 +108,13 @@ class SplitLines:
 def count_line_feeds(data: bytes | memoryview) -> int:
     """Return the number of line feeds."""
     octets = np.frombuffer(data, np.uint8)
-    return sum(
-        int(np.count_nonzero(octets[start : start + _SEARCHED_BYTES] == _LINE_FEED))
-        for start in range(0, len(octets), _SEARCHED_BYTES)
-    )
+    found = np.empty(min(len(octets), _SEARCHED_BYTES), np.bool_)
+    count = 0
+    for start in range(0, len(octets), _SEARCHED_BYTES):
+        part = octets[start : start + _SEARCHED_BYTES]
+        is_feed = np.equal(part, _LINE_FEED, out=found[: len(part)])
+        count += int(np.count_nonzero(is_feed))
+    return count
 
 
 def find_line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
@@ -120,6 +136,20 @@ def cut_lines(data: bytes | memoryview) -> pa.Array:
     offsets = np.concatenate([np.zeros(1, np.int32), stops])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(stops), buffers)
+
+
+def take_lines(
+    data: bytes | memoryview, stops: NDArray[np.int64], rows: NDArray[np.int64]
+) -> bytes | memoryview:
+    """Return some of the lines of a buffer one after the other; `stops` is where each line ends."""
+    starts = np.concatenate([np.zeros(1, np.int64), stops[:-1]])
+    runs = adjacent_rows(rows)
+    if len(runs) <= _RUNS_MAX:
+        return b"".join(data[starts[start] : stops[stop - 1]] for start, stop in runs)
+    offsets = np.concatenate([starts[:1], stops]).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    lines = pa.Array.from_buffers(pa.binary(), len(stops), buffers)
+    return concat_bytes(pc.take(lines, int64_array(rows)))
 
 
 def int64_array(numbers: NDArray[np.int64]) -> pa.Array:
@@ -180,7 +210,7 @@ def split_lines(
         raise pa.ArrowInvalid("the block is too large")
     octets = np.frombuffer(data, np.uint8)
     marks, feeds = _find_marks(octets)
-    count, rows = len(feeds), None
+    rows = None
     borders = _regular_borders(marks, feeds, layout)
     if borders is None:
         borders, rows = _irregular_borders(marks, feeds, layout)
@@ -193,7 +223,8 @@ def split_lines(
         passed = ~bad
         borders, rows = borders[passed], _chosen(rows, passed)
         values = [_take(data, borders, layout, group, pool) for group in groups]
-    return SplitLines([_to_strings(part) for part in values], count, rows)
+    texts = [_to_strings(part) for part in values]
+    return SplitLines(texts, rows, marks[feeds] + 1)
 
 
 def _chosen(rows: NDArray[np.int64] | None, passed: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -206,13 +237,22 @@ def _find_marks(octets: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[n
     The positions are preceded by -1, as if the block followed a line feed. The second array has the
     indexes of the line feeds in the first.
     """
-    parts = [np.full(1, -1, np.int32)]
+    marks = np.empty(max(len(octets) // _MARKED_BYTES_MIN, 1) + _SEARCHED_BYTES + 1, np.int32)
+    marks[0], count = -1, 1
+    scratch = np.empty((2, min(len(octets), _SEARCHED_BYTES)), np.bool_)
     for start in range(0, len(octets), _SEARCHED_BYTES):
         part = octets[start : start + _SEARCHED_BYTES]
-        is_mark = part == _COMMA
-        is_mark |= part == _LINE_FEED
-        parts.append(np.add(np.flatnonzero(is_mark), start, dtype=np.int32, casting="same_kind"))
-    marks = np.concatenate(parts)
+        is_mark, is_feed = scratch[:, : len(part)]
+        np.equal(part, _COMMA, out=is_mark)
+        np.equal(part, _LINE_FEED, out=is_feed)
+        np.logical_or(is_mark, is_feed, out=is_mark)
+        found = is_mark.nonzero()[0]
+        stop = count + len(found)
+        if stop > len(marks):
+            marks = np.concatenate([marks[:count], np.empty(stop + len(octets) - start, np.int32)])
+        np.add(found, start, out=marks[count:stop], casting="same_kind")
+        count = stop
+    marks = marks[:count]
     return marks, np.flatnonzero(octets[marks[1:]] == _LINE_FEED) + 1
 
 
@@ -225,12 +265,23 @@ def _regular_borders(
         return None
     if not bool((feeds[1:] - feeds[:-1] == width).all()):
         return None
-    step = marks.strides[0]
-    lines = np.lib.stride_tricks.as_strided(marks, (count, width + 1), (step * width, step))
     borders = np.empty((count, len(layout.anchors)), np.int32)
+    _write_borders(marks, layout, borders)
+    return borders
+
+
+def _write_borders(
+    marks: NDArray[np.int32], layout: LineLayout, borders: NDArray[np.int32]
+) -> None:
+    """Write the borders of adjacent lines with the right number of commas.
+
+    The first mark is the line feed before the first line.
+    """
+    step = marks.strides[0]
+    shape, strides = (len(borders), layout.width + 1), (step * layout.width, step)
+    lines = np.lib.stride_tricks.as_strided(marks, shape, strides)
     for column, (anchor, distance) in enumerate(zip(layout.anchors, layout.distances, strict=True)):
         np.add(lines[:, anchor], distance, out=borders[:, column])
-    return borders
 
 
 def _irregular_borders(
@@ -239,8 +290,30 @@ def _irregular_borders(
     """Return the borders of the lines that have the right number of commas, and their indexes."""
     before = np.concatenate([np.zeros(1, np.int64), feeds[:-1]])
     rows = np.flatnonzero(feeds - before == layout.width)
-    index = before[rows][:, None] + np.array(layout.anchors)
-    return marks[index] + np.array(layout.distances, np.int32), rows
+    runs = adjacent_rows(rows)
+    if len(runs) > _RUNS_MAX:
+        index = before[rows][:, None] + np.array(layout.anchors)
+        return marks[index] + np.array(layout.distances, np.int32), rows
+    borders = np.empty((len(rows), len(layout.anchors)), np.int32)
+    done = 0
+    for start, stop in runs:
+        _write_borders(marks[before[start] :], layout, borders[done : done + stop - start])
+        done += stop - start
+    return borders, rows
+
+
+def adjacent_rows(rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return the runs of adjacent rows among sorted ones, each as its first row and its end.
+
+    >>> adjacent_rows(np.array([0, 1, 2, 5, 7, 8]))
+    [(0, 3), (5, 6), (7, 9)]
+    """
+    if not len(rows):
+        return []
+    gaps = np.flatnonzero(rows[1:] - rows[:-1] != 1)
+    starts = rows[np.concatenate([np.zeros(1, np.int64), gaps + 1])]
+    stops = rows[np.concatenate([gaps, np.array([len(rows) - 1])])] + 1
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
 
 def _has_constants(

@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from arrowlog.arrays import LOW_PEAK_POOL
@@ -47,7 +45,7 @@ _LONG_LINES_MAX = 8
 _RUNS_PER_WORKER = 3
 # More threads only wait for Python's lock, and each holds a run in memory.
 _WORKERS_MAX = 4
-# Assumed size of a commit where a stat costs a request.
+# Assumed size of a commit that is gone.
 _COMMIT_BYTES_ESTIMATE = 4096
 
 
@@ -76,8 +74,6 @@ class CommitReader:
         self._free_windows: list[LineBuffer] = []
         # Estimated size of a commit; 0 if they are small, which are collected elsewhere.
         self._large_commit_bytes = 0
-        # A network store has its own limit of concurrent requests; runs take turns with it.
-        self._turn = nullcontext() if store.cheap_stat else Lock()
 
     def runs(self, commits: Sequence[CommitFile]) -> Iterator[CommitRun]:
         """Yield the actions of all commits in log order, run by run; `check` has to follow.
@@ -86,6 +82,9 @@ class CommitReader:
         `FileNotFoundError` if one is gone.
         """
         if not commits:
+            return
+        if not self._store.cheap_stat:
+            yield from self._runs_over_network(commits)
             return
         commit_bytes, long_lines = self._estimate_sizes(commits)
         self._large_commit_bytes = commit_bytes if commit_bytes > SMALL_FILE_BYTES else 0
@@ -111,6 +110,23 @@ class CommitReader:
                 yield run
                 commits = commits[run.commits :]
 
+    def _runs_over_network(self, commits: Sequence[CommitFile]) -> Iterator[CommitRun]:
+        """Yield runs; while one is decoded, another thread reads the next one.
+
+        The store gets all remaining commits at once, so that it can request more than are needed
+        for the next run: it need not wait for the last response of one run before the next.
+        """
+        workers = min(max(os.cpu_count() or 1, 2), _WORKERS_MAX)
+        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(workers) as cutters:
+            window, count, size = self._read(commits, _RUN_BYTES_MAX)
+            while True:
+                commits = commits[count:]
+                reading = reader.submit(self._read, commits, _RUN_BYTES_MAX) if commits else None
+                yield CommitRun(self._decode_and_free(window, cutters), count, size)
+                if reading is None:
+                    return
+                window, count, size = reading.result()
+
     def check(
         self, commits: Sequence[CommitFile], meanwhile: Callable[[], None] | None = None
     ) -> None:
@@ -130,8 +146,6 @@ class CommitReader:
 
     def _estimate_sizes(self, commits: Sequence[CommitFile]) -> tuple[int, bool]:
         """Estimate the bytes of a commit from the middle one, and whether its lines are long."""
-        if not self._store.cheap_stat:
-            return _COMMIT_BYTES_ESTIMATE, False
         key = commits[len(commits) // 2].key
         stat = self._store.stat(key)
         if stat is None:
@@ -143,6 +157,11 @@ class CommitReader:
 
     def _run(self, commits: Sequence[CommitFile], enough: int, cutters: Executor) -> CommitRun:
         """Read and decode commits until about `enough` bytes are read."""
+        window, count, size = self._read(commits, enough)
+        return CommitRun(self._decode_and_free(window, cutters), count, size)
+
+    def _read(self, commits: Sequence[CommitFile], enough: int) -> tuple[LineBuffer, int, int]:
+        """Read commits until about `enough` bytes are read; returns their number and size."""
         try:
             window = self._free_windows.pop()
         except IndexError:  # not `if`: another thread may take the last one in between
@@ -156,12 +175,14 @@ class CommitReader:
         # One allocation of the right size: a buffer that grows is copied again and again.
         room = min(self._large_commit_bytes * len(commits), enough)
         window.reserve(room + room // 8).release()
-        with self._turn:
-            count, size = self._store.read_into(buffer, keys, versions, enough)
+        count, size = self._store.read_into(buffer, keys, versions, enough)
+        return window, count, size
+
+    def _decode_and_free(self, window: LineBuffer, cutters: Executor) -> ActionBatch:
         actions = self.decoded(window, cutters)
         window.clear()
         self._free_windows.append(window)
-        return CommitRun(actions, count, size)
+        return actions
 
     def decoded(self, window: LineBuffer, cutters: Executor) -> ActionBatch:
         """Decode a window; the pieces of a large one in parallel."""

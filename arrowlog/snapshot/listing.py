@@ -34,6 +34,9 @@ FORMATS: tuple[Format, ...] = (INDEXTABLES, DELTA)
 OBSERVATION_TRUST_SECONDS = 10.0
 # How the names of data files end, from which a lost log can be rebuilt.
 _DATA_SUFFIXES = (".parquet", ".parq", ".pq")
+# Versions in a slice of a listing: their commits and some checkpoints fit one page of 1,000 names.
+_SLICE_VERSIONS = 900
+_SLICES_MAX = 8
 # Attempts at a listing in which no truncation came between the listed folders.
 _ATTEMPTS_MAX = 5
 
@@ -167,8 +170,49 @@ def _list_folder(
     """Return the names in the log folder from one on, and their stats where they cost nothing."""
     if store.cheap_stat:
         return store.list_from(table_format.log_folder, start), {}
-    stats = store.stats_from(table_format.log_folder, start)
+    stats = _list_in_slices(store, table_format, start)
     return sorted(stats), stats
+
+
+def _list_in_slices(store: Store, table_format: Format, start: str) -> dict[str, ObjectStat]:
+    """List the log folder with stats; of a long one, several slices at the same time.
+
+    A store returns names page by page, one after the other. The names of commits are numbers, so
+    that later pages can be requested without waiting: by ranges of versions, twice as many with
+    every round trip. The slices together are all names, but they are seen in any order. Commits
+    are made and cleaned up while they are listed: if the versions are not contiguous, a slice was
+    seen too early or too late, and the folder is listed again, page by page.
+    """
+    folder = table_format.log_folder
+    page_from = getattr(store, "page_from", None)  # not every store has pages
+    if page_from is None:
+        return store.stats_from(folder, start)
+    stats: dict[str, ObjectStat]
+    stats, complete = page_from(folder, start)
+    if complete:
+        return stats
+    newest = first = max(table_format.classify(stats).commits, default=-1)
+    reached, slices = -1, 1
+    while not complete:
+        # Without further commits, or if their names sort elsewhere, there is nothing to go by.
+        if newest == reached or table_format.commit_name(newest) not in stats:
+            return store.stats_from(folder, start)
+        reached = newest
+        slices = min(2 * slices, _SLICES_MAX)
+        starts = [
+            table_format.first_name(newest + number * _SLICE_VERSIONS) for number in range(slices)
+        ]
+        with ThreadPoolExecutor(slices) as pool:
+            pages = list(pool.map(lambda name: page_from(folder, name), starts))
+        for (page, complete), end in zip(pages, (*starts[1:], None), strict=True):
+            if end is not None and not complete and max(page) < end:
+                return store.stats_from(folder, start)  # other names than commits fill the pages
+            stats |= page
+            newest = max(newest, max(table_format.classify(page).commits, default=-1))
+    commits = table_format.classify(stats).commits
+    if sum(version >= first for version in commits) != newest - first + 1:
+        return store.stats_from(folder, start)
+    return stats
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,8 +140,8 @@ def load_snapshot(
 ) -> Snapshot:
     """Load the snapshot of a version, by default the newest before any gap.
 
-    `avoid` are forms of checkpoints known to be damaged. `meanwhile` is called in another thread
-    after the commits were read, if a request to a network store follows that it need not wait for.
+    `avoid` are forms of checkpoints known to be damaged. `meanwhile` is called in another thread,
+    at the same time as a request to a network store that it need not wait for: the last one.
 
     Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
     cannot be rebuilt, and `FileNotFoundError` if a listed file is gone: list again and retry.
@@ -151,6 +151,10 @@ def load_snapshot(
     work = _Load(store, options, avoid, listing=listing, meanwhile=meanwhile)
     with ThreadPoolExecutor(1) as pool:
         ahead = _read_ahead(work, listing, version, pool)
+        if ahead is None and listing.checkpoints and meanwhile and not store.cheap_stat:
+            # There is probably no commit to be checked after it was read: nothing to wait for.
+            pool.submit(meanwhile)
+            work.meanwhile = None
         segment, base = _read_base(work, listing, version)
         _check_reached(segment, listing, version)
         if segment.gap is not None:
@@ -757,13 +761,14 @@ def _read_actions(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
 def _decode_commits(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
     """Read all actions of the commits; `LogTooLarge` before the process runs out of memory."""
     actions, reader = ActionBatch(work.options.format), _commit_reader(work)
+    limit = work.options.config.max_memory
     try:
         for run in reader.runs(commits):
             work.files_read += run.commits
             work.bytes_read += run.size
             if work.bytes_read >= memory_limit.CHECK_FROM_BYTES:
-                max_memory = work.options.config.max_memory
-                memory_limit.check_memory(work.store.root, work.bytes_read, max_memory)
+                limit = limit or memory_limit.memory_limit_bytes() or 0
+                memory_limit.check_memory(work.store.root, work.bytes_read, limit)
             actions.extend(run.actions)
     except (LogCorrupt, UnsupportedProtocol):
         reader.check(commits)  # what cannot be decoded may not be part of the log

@@ -69,7 +69,8 @@ def replay_actions(
     """Replay actions on a state, or from scratch if `base` is None.
 
     `version` is the version that the actions lead to. `root` is the table's address; absolute paths
-    below it are made relative.
+    below it are made relative. From scratch, `actions` is left without its adds, which may take
+    most of the memory.
 
     Raises `UnsupportedProtocol` if the protocol needs a newer reader, `LogCorrupt` if there is no
     metadata, a commit is incomplete or altered, or a path leads out of the table.
@@ -88,7 +89,10 @@ def replay_actions(
     timestamp, txns = _latest_timestamp_and_txns(base, actions, infos)
     recent = _recent_commits(base, actions, infos, version)
     if base is None:
-        change = first_files(adds, removes, table_format)
+        # Nothing else holds the adds from here on: those that are not live can be freed.
+        actions.tables["add"], given = [], [adds]
+        del adds
+        change = first_files(given.pop(), removes, table_format)
     else:
         change = base.source.with_commits(version, adds, removes)
     state = State(

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import TRUE, concat_bytes, make_array
+from arrowlog.arrays import FALSE, concat_bytes, make_array, to_numpy
 from arrowlog.decode import contains_octets
 from arrowlog.fork_safety import pl, polars_is_stranded
 
@@ -96,8 +96,10 @@ def reconcile_keys(
         return (pc.invert(touched) if pc.any(touched).as_py() else None), None
     if polars_is_stranded():
         return reconcile_without_polars(old_keys, adds, removes)
-    if removes.num_rows and _all_distinct(keys) and _all_distinct(removes["key"]):
-        return _reconcile_distinct(old_keys, adds, removes)
+    if removes.num_rows and not keys.null_count and not removes["key"].null_count:
+        found = _reconcile_distinct(old_keys, adds, removes)
+        if found is not None:
+            return found
     kept, live = reconcile(to_series(old_keys), _keys_and_seqs(adds), _keys_and_seqs(removes))
     return (
         None if kept is None else kept.to_arrow(),
@@ -105,29 +107,40 @@ def reconcile_keys(
     )
 
 
-def _all_distinct(keys: pa.ChunkedArray) -> bool:
-    """Whether no key occurs twice; a collision of hashes only costs the fast path."""
-    return not keys.null_count and to_series(keys).hash().n_unique() == len(keys)
-
-
 def _reconcile_distinct(
     old_keys: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
-) -> tuple[pa.ChunkedArray | None, pa.ChunkedArray | None]:
-    """Do what `reconcile` does if every file is added and removed at most once.
+) -> tuple[pa.ChunkedArray | None, pa.Array | None] | None:
+    """Do what `reconcile` does if every file is added and removed at most once; else None.
 
-    An add is live unless the remove of its file, if there is one, comes later.
+    An add is live unless the remove of its file, if there is one, comes later. Hashes tell which
+    adds may have a remove; a collision of hashes only costs time.
     """
+    added_hashes = to_series(adds["key"]).hash()
+    removed_hashes = to_series(removes["key"]).hash()
+    if added_hashes.n_unique() < adds.num_rows or removed_hashes.n_unique() < removes.num_rows:
+        return None
     removed = removes["key"].combine_chunks()
-    removed_at = removes["seq"].take(pc.index_in(adds["key"], value_set=removed))
-    live = pc.fill_null(pc.less(removed_at, adds["seq"]), TRUE)
+    may_be_removed = added_hashes.is_in(removed_hashes.implode()).to_arrow()
+    again = adds.select(["key", "seq"]).filter(may_be_removed)
+    removed_at = removes["seq"].take(pc.index_in(again["key"], value_set=removed))
+    is_dead = pc.fill_null(pc.greater_equal(removed_at, again["seq"]), FALSE)
+    dead = pc.indices_nonzero(may_be_removed).filter(is_dead.combine_chunks())
     kept = None
     if len(old_keys):
-        added = pc.is_in(old_keys, value_set=adds["key"].combine_chunks())
-        kept = pc.invert(pc.or_(added, pc.is_in(old_keys, value_set=removed)))
+        was_added = pc.is_in(old_keys, value_set=adds["key"].combine_chunks())
+        kept = pc.invert(pc.or_(was_added, pc.is_in(old_keys, value_set=removed)))
     return (
         None if kept is None or pc.all(kept).as_py() else kept,
-        None if pc.all(live).as_py() else live,
+        _mask_without(dead, adds.num_rows) if len(dead) else None,
     )
+
+
+def _mask_without(rows: pa.Array, count: int) -> pa.Array:
+    """Return a mask of `count` rows in which all but some are true."""
+    flags = np.ones(count, np.bool_)
+    flags[to_numpy(rows)] = False
+    bits = pa.py_buffer(np.packbits(flags, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), count, [None, bits])
 
 
 def _keys_and_seqs(table: pa.Table) -> pl.DataFrame:

@@ -6,14 +6,18 @@ read as needed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 from typing import Protocol as Interface
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.arrays import LOW_PEAK_POOL
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.fork_safety import OnFirstUse
 from arrowlog.formats import FieldKind
@@ -227,8 +231,26 @@ def first_files(
 ) -> SourceChange:
     """Return the live files after the first commits of a log, or those of a JSON checkpoint."""
     _, live = reconcile_keys(pa.chunked_array([], pa.string()), adds, removes)
-    fresh = adds if live is None else adds.filter(live)
-    return SourceChange(InMemoryFiles(fresh, table_format), fresh, lambda: None)
+    if live is not None:
+        schema, batches = adds.schema, adds.to_batches()
+        del adds  # so that each batch can be freed once its live rows are copied
+        adds = pa.Table.from_batches(_filter_batches(batches, live), schema)
+    return SourceChange(InMemoryFiles(adds, table_format), adds, lambda: None)
+
+
+def _filter_batches(batches: list[pa.RecordBatch], mask: pa.Array) -> list[pa.RecordBatch]:
+    """Filter batches by one mask of all their rows, in several threads; empties the list."""
+    stops = list(accumulate(batch.num_rows for batch in batches))
+
+    def filtered(index: int) -> pa.RecordBatch:
+        batch, batches[index] = batches[index], None
+        part = mask.slice(stops[index] - batch.num_rows, batch.num_rows)
+        if part.true_count == len(part):
+            return batch
+        return pc.filter(batch, part, memory_pool=LOW_PEAK_POOL)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(filtered, range(len(batches))))
 
 
 def compact_chunks(table: pa.Table) -> pa.Table:

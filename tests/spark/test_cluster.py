@@ -61,7 +61,7 @@ def drive(cluster, name, folder, python, **settings):
 
 
 @pytest.mark.promise("spark.native_needs_nothing_on_executors")
-def test_executors_with_nothing_but_spark(cluster, pythons, tmp_path):
+def test_native_reader_works_on_executors_without_arrowlog(cluster, pythons, tmp_path):
     found = drive(cluster, "bare", tmp_path, pythons[False])
     assert found.pop("count") == cluster_driver.ROWS
     assert found.pop("sum") == sum(n for n in range(2000, cluster_driver.ROWS) if n % 4 == 3)
@@ -72,7 +72,7 @@ def test_executors_with_nothing_but_spark(cluster, pythons, tmp_path):
     assert "arrowlog" not in found["ship"].partition("cannot import")[2].partition(".")[0]
 
 
-def test_arrowlog_is_sent_to_executors(cluster, pythons, tmp_path):
+def test_ship_sends_arrowlog_to_executors(cluster, pythons, tmp_path):
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -105,7 +105,7 @@ def test_rows_are_exact_when_executors_are_killed_and_tasks_run_twice(killed):
 
 
 @pytest.mark.promise("spark.rows_exact_when_executors_die")
-def test_an_overwrite_is_whole_or_nothing_when_executors_are_killed(killed):
+def test_overwrite_is_atomic_when_executors_are_killed(killed):
     found = killed["overwrites"]
     assert found == dict.fromkeys(found, True)
     assert len(found) == 9

@@ -46,7 +46,7 @@ def test_spark_reads_the_rows_of_a_delta_table(spark, tmp_path, features, native
             arrowlog.spark.read(spark, str(tmp_path), native=True)
 
 
-def test_what_spark_does_not_do_with_delta_tables_is_refused_by_name(spark, tmp_path):
+def test_unsupported_operations_on_delta_tables_raise_with_the_format(spark, tmp_path):
     root = str(tmp_path / "table")
     table = delta_model.DeltaTable(root, random.Random(8), partitioned=True)
     table.create()

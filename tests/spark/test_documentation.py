@@ -21,7 +21,7 @@ def plain_session(spark):
 
 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
-def test_the_spark_blocks_of_a_page_run(page, plain_session, request, tmp_path, monkeypatch):
+def test_spark_code_blocks_run(page, plain_session, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(arrowlog.spark, "session", lambda app: plain_session)
     names = doc_tables.prepare(name_of(page), request)

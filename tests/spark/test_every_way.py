@@ -53,7 +53,7 @@ CONNECT = [by_workers, by_format, by_view, by_path]
 
 @pytest.mark.promise("spark.same_rows")
 @pytest.mark.parametrize("seed", range(7000, 7000 + cases(2)))
-def test_rows_are_the_same_through_every_way(sessions, tmp_path, seed):
+def test_every_reader_returns_the_same_rows(sessions, tmp_path, seed):
     print("seed", seed)
     world = build(tmp_path, seed)
     data = world.rows.drop_columns(["file", *world.partition_columns])

@@ -86,7 +86,7 @@ def test_files_of_every_kind_of_log(either, root, kind):
     assert [row.path for row in planned.collect()] == table.scan("id = 7", 5).paths
 
 
-def test_a_log_without_its_first_commits_is_read_by_a_task(spark, root):
+def test_truncated_log_is_read_by_a_task(spark, root):
     for kind in ("json", "state"):
         place = root / kind
         table = build(place, kind)
@@ -109,7 +109,7 @@ def test_files_of_a_delta_table(spark, tmp_path):
     assert arrowlog.spark.files(spark, root, 0).count() == 0
 
 
-def test_the_version_is_that_of_the_call(spark, root):
+def test_files_frame_is_pinned_to_its_version(spark, root):
     table = build(root, "parquet")
     before = table.snapshot().num_files
     frame = arrowlog.spark.files(spark, root)
@@ -121,7 +121,7 @@ def test_the_version_is_that_of_the_call(spark, root):
     assert joined.count() == before
 
 
-def test_the_driver_never_has_the_files(spark, root, monkeypatch):
+def test_driver_does_not_read_the_files(spark, root, monkeypatch):
     build(root, "parquet")
 
     def refuse(*_):
@@ -134,7 +134,7 @@ def test_the_driver_never_has_the_files(spark, root, monkeypatch):
     assert frame.columns[0] == "path"
 
 
-def test_a_damaged_checkpoint_is_an_error(spark, root):
+def test_damaged_checkpoint_raises(spark, root):
     build(root, "parquet")
     (part,) = [
         path for path in (root / "_transaction_log").rglob("*.parquet") if path.stat().st_size > 500
@@ -148,7 +148,7 @@ def test_a_damaged_checkpoint_is_an_error(spark, root):
         assert arrowlog.spark.snapshot(spark, root).num_files == 8
 
 
-def test_bad_requests(spark, root):
+def test_invalid_requests_raise(spark, root):
     build(root, "commits")
     with pytest.raises(arrowlog.InvalidRequest, match="nothing"):
         arrowlog.spark.files(spark, root, where="nothing = 1")
@@ -159,7 +159,7 @@ def test_bad_requests(spark, root):
 
 
 @pytest.mark.parametrize("seed", range(cases(12)))
-def test_random_histories_without_spark(seed, tmp_path):
+def test_random_histories_without_a_session(seed, tmp_path):
     """What the tasks do, one after the other: every file is in exactly one bucket."""
     history = log_model.write(tmp_path, seed, versions=8)
     rng = history.rng

@@ -37,7 +37,7 @@ def ids(path):
 
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
-def test_rows_under_every_name(either, root, name):
+def test_every_format_name_reads_and_writes(either, root, name):
     rows(either).write.format(name).partitionBy("p").save(str(root))
     assert arrowlog.Table(root).snapshot().partition_columns == ("p",)
     assert either.read.format(name.upper()).load(str(root)).count() == 6
@@ -46,7 +46,7 @@ def test_rows_under_every_name(either, root, name):
     assert either.sql("SELECT sum(id) FROM named").collect() == [(15,)]
 
 
-def test_spark_finds_every_name_by_itself(spark, root):
+def test_every_format_name_is_found_without_registration(spark, root):
     rows(spark).write.format("indextables").save(str(root))
     for number, name in enumerate(FORMAT_NAMES):
         view = f"found_{number}"
@@ -55,7 +55,7 @@ def test_spark_finds_every_name_by_itself(spark, root):
         assert session.table(view).count() == 6
 
 
-def test_save_modes_are_those_of_spark(either, root):
+def test_save_modes_match_spark(either, root):
     path = str(root)
     rows(either).write.format("arrowlog").save(path)
     for mode in (None, "error", "errorifexists", "default"):
@@ -76,7 +76,7 @@ def test_save_modes_are_those_of_spark(either, root):
         )
 
 
-def test_formats_of_others_are_left_alone(either, tmp_path):
+def test_other_formats_are_not_affected(either, tmp_path):
     path = str(tmp_path / "plain")
     rows(either).write.parquet(path)
     assert either.read.format("parquet").load(path).count() == 6
@@ -86,7 +86,7 @@ def test_formats_of_others_are_left_alone(either, tmp_path):
 
 
 @pytest.mark.parametrize("save_mode", ["errorifexists", "ignore"])
-def test_a_table_that_is_created_meanwhile(spark, root, save_mode):
+def test_save_mode_applies_to_a_concurrently_created_table(spark, root, save_mode):
     """The mode holds at the commit, not only when the write begins."""
     frame = rows(spark)
     target = resolve_destination(str(root), frame.schema, mode="append", save_mode=save_mode)
@@ -101,7 +101,7 @@ def test_a_table_that_is_created_meanwhile(spark, root, save_mode):
     assert not any((root / add.path).exists() for add in adds)
 
 
-def test_settings_of_the_session_count_at_once(either, root, setting):
+def test_session_settings_apply_immediately(either, root, setting):
     arrowlog.spark.register(either)
     path = str(root)
     rows(either).write.format("arrowlog").save(path)
@@ -118,7 +118,7 @@ def test_settings_of_the_session_count_at_once(either, root, setting):
     assert either.read.format("arrowlog").load(path).count() == 6
 
 
-def test_write_option_session_table_default(either, root, setting):
+def test_setting_precedence_is_option_session_table_default(either, root, setting):
     """An option is stronger than the session, which is stronger than the table's property."""
 
     def forms(name):
@@ -150,7 +150,7 @@ def test_write_option_session_table_default(either, root, setting):
     assert save("option", (FORMAT, "json")) == {"json"}
 
 
-def test_settings_of_the_original_do_no_harm(either, root):
+def test_unrelated_indextables_settings_are_ignored(either, root):
     writer = rows(either).write.format("indextables")
     writer = writer.option("spark.indextables.indexing.typemap.title", "text")
     writer.save(str(root))
@@ -159,7 +159,7 @@ def test_settings_of_the_original_do_no_harm(either, root):
         parse_source_options({"path": "x", "spark.indextables.checkpoint.intervall": "5"}, {})
 
 
-def test_an_error_begins_with_the_sentence(either, root):
+def test_error_starts_with_the_message(either, root):
     rows(either).write.format("arrowlog").save(str(root))
     extra = either.range(1).selectExpr("id", "1 AS extra").write.format("arrowlog")
     read = either.read.format("arrowlog")
@@ -180,7 +180,7 @@ def test_an_error_begins_with_the_sentence(either, root):
         assert len(first.split(sentence)[0]) < 140
 
 
-def test_an_error_of_a_worker_begins_with_the_sentence(sessions, root):
+def test_worker_error_starts_with_the_message(sessions, root):
     spark = sessions["connect"]
     rows(spark).write.format("arrowlog").save(str(root))
     frame = spark.read.format("arrowlog").load(str(root))
@@ -191,7 +191,7 @@ def test_an_error_of_a_worker_begins_with_the_sentence(sessions, root):
     assert "Traceback" not in str(caught.value)
 
 
-def test_errors_are_of_both_kinds(spark):
+def test_errors_are_arrowlog_and_spark_errors(spark):
     for kind in (arrowlog.TableNotFound, arrowlog.InvalidRequest):
         error = to_spark_error(kind("Something is wrong.", next="Mend it.", version=7))
         assert isinstance(error, kind)
@@ -204,7 +204,7 @@ def test_errors_are_of_both_kinds(spark):
         spark.read.format("arrowlog").load("/nowhere/at-all")
 
 
-def test_some_columns_of_a_table(spark, root):
+def test_user_schema_selects_columns(spark, root):
     rows(spark).write.format("arrowlog").save(str(root))
     some = spark.read.format("arrowlog").schema("p bigint").load(str(root))
     assert some.columns == ["p"]

@@ -101,7 +101,7 @@ def float_predicates():
     return nodes + [("not", node) for node in nodes]
 
 
-def test_spark_s_own_filters_find_zeros_and_nan_of_every_writer(spark, floats):
+def test_spark_filters_find_zeros_and_nan_of_every_writer(spark, floats):
     root, rows = floats
     frame = arrowlog.spark.read(spark, root, native=True)
     nodes = float_predicates()
@@ -115,7 +115,7 @@ def test_spark_s_own_filters_find_zeros_and_nan_of_every_writer(spark, floats):
     assert found([frame.filter(text) for text, _ in pairs]) == [ids for _, ids in pairs]
 
 
-def test_plans_find_zeros_and_nan_by_spark_s_own_reader(spark, floats):
+def test_native_plans_find_zeros_and_nan(spark, floats):
     root, rows = floats
     table = arrowlog.Table(root)
     nodes = [node for node in float_predicates() if "nan" not in str(node)]  # those go to workers
@@ -126,7 +126,7 @@ def test_plans_find_zeros_and_nan_by_spark_s_own_reader(spark, floats):
     assert found(frames) == wanted
 
 
-def test_a_join_on_floats_finds_zeros_of_both_signs(spark, floats):
+def test_join_on_floats_finds_zeros_of_both_signs(spark, floats):
     root, rows = floats
     frame = arrowlog.spark.read(spark, root, native=True)
     keys = spark.createDataFrame(pa.table({"k": [0.0, NAN]}))
@@ -160,7 +160,7 @@ def test_filters_on_other_columns_are_still_pushed_into_parquet(spark, root):
 
 @pytest.mark.promise("spark.same_rows")
 @pytest.mark.parametrize("layout", ["a file per row", "plain, small row groups"])
-def test_random_predicates_find_the_rows_of_the_model(layout, spark, tmp_path):
+def test_random_predicates_equal_the_model(layout, spark, tmp_path):
     rows = predicate_meaning.rows(seed=11)
     table = predicate_meaning.LAYOUTS[layout](tmp_path / "table", rows)
     nodes, frames, ways = [], [], set()

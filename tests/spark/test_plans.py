@@ -60,7 +60,7 @@ def ids(frame):
 
 @pytest.mark.promise("spark.same_rows")
 @pytest.mark.parametrize("seed", range(3000, 3000 + cases(3)))
-def test_random_rows_are_those_of_duckdb(request, spark, tmp_path, seed):
+def test_random_plans_equal_duckdb(request, spark, tmp_path, seed):
     print("seed", seed)
     parted = seed % 3 == 0
     if parted:
@@ -174,7 +174,7 @@ def write_odd(root):
     return arrowlog.Table(root)
 
 
-def test_odd_names_and_every_type(either, root):
+def test_unusual_names_and_every_type(either, root):
     table = write_odd(root)
     frame = table.scan().to_spark(either)
     stored = json.loads(table.snapshot().metadata.schema_string)
@@ -196,7 +196,7 @@ def test_odd_names_and_every_type(either, root):
     assert sorted(again.toArrow()["a b"].to_pylist()) == [-7, 2**63 - 1]
 
 
-def test_columns_that_must_not_be_null_may_be(spark, root):
+def test_required_columns_missing_from_files_are_null(spark, root):
     """A file from before the column was added has no values for it; Spark must not invent any."""
     fields = [
         {"name": "id", "type": "bigint", "nullable": False, "metadata": {"comment": "the id"}},
@@ -214,7 +214,7 @@ def test_columns_that_must_not_be_null_may_be(spark, root):
     assert frame.filter("n IS NULL AND code IS NULL").count() == 2
 
 
-def test_times_are_moments_whatever_the_zone_of_the_session(spark, root):
+def test_timestamps_do_not_depend_on_the_session_time_zone(spark, root):
     table = write_odd(root)
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
@@ -227,7 +227,7 @@ def test_times_are_moments_whatever_the_zone_of_the_session(spark, root):
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-def test_an_empty_plan_has_the_schema(either, root):
+def test_empty_plan_has_the_schema(either, root):
     table = write(root)
     for where in ("FALSE", "day = '1999-01-01'", "id = 1000"):
         frame = table.scan(where).to_spark(either)
@@ -236,7 +236,7 @@ def test_an_empty_plan_has_the_schema(either, root):
         assert frame.count() == 0
 
 
-def test_one_frame_used_twice(either, root):
+def test_frame_can_be_used_twice_in_a_query(either, root):
     base = write(root).scan("id < 10").to_spark(either)
     one, two = base.filter("id = 5"), base.filter("id = 9")
     assert ids(one.union(two)) == [5, 9]
@@ -248,7 +248,7 @@ def test_one_frame_used_twice(either, root):
     assert found.collect() == [(4,)]
 
 
-def test_each_part_is_a_task(spark, small_parts, root):
+def test_each_split_is_a_task(spark, small_parts, root):
     plan = write(root, files=5).scan()
     frame = plan.to_spark(spark)
     used = frame.select("day", F.spark_partition_id().alias("part")).distinct().collect()
@@ -256,7 +256,7 @@ def test_each_part_is_a_task(spark, small_parts, root):
     assert sorted(row.part for row in used) == [0, 1, 2, 3, 4]
 
 
-def test_a_frame_stays_at_its_version(spark, root):
+def test_frame_is_pinned_to_its_version(spark, root):
     table = write(root)
     frame = table.scan("id >= 4").to_spark(spark)
     table.remove(["1.parquet"])
@@ -265,7 +265,7 @@ def test_a_frame_stays_at_its_version(spark, root):
     assert ids(table.scan("id >= 4", version=1).to_spark(spark)) == list(range(4, 12))
 
 
-def test_expressions_of_other_libraries_are_applied(spark, root):
+def test_foreign_expressions_are_applied(spark, root):
     table = write(root)
     assert ids(table.scan(pl.col("name").str.contains("[13]$")).to_spark(spark)) == [1, 3, 11]
     where = pc.match_substring_regex(pc.field("name"), "[13]$")
@@ -281,7 +281,7 @@ def plans_of(frame):
 
 
 @pytest.mark.promise("security.no_credentials")
-def test_credentials_reach_workers_and_no_plan(sessions, root, moto, capfd):
+def test_credentials_reach_workers_but_not_the_plan(sessions, root, moto, capfd):
     server, client = moto
     options = {**server.options, "secret": SECRET}
     place = S3(server, accelerate=True, writer=client)
@@ -301,7 +301,7 @@ def test_credentials_reach_workers_and_no_plan(sessions, root, moto, capfd):
     assert SECRET not in said.out + said.err
 
 
-def test_what_is_in_memory_goes_as_rows(either):
+def test_memory_store_tables_are_sent_as_rows(either):
     place = Memory()
     table = arrowlog.Table.create(place.uri, SCHEMA, partition_columns=["day"])
     table.write(pa.table([[dt.date(1960, 1, 1), None], [1, 2], ["a", None]], schema=SCHEMA))
@@ -310,7 +310,7 @@ def test_what_is_in_memory_goes_as_rows(either):
     assert table.scan().to_spark(either).schema.simpleString().startswith("struct<day:date")
 
 
-def test_options_that_cannot_travel_are_refused(spark, root):
+def test_unpicklable_storage_options_are_refused(spark, root):
     write(root)
     plan = arrowlog.Table(root, {"secret": SECRET, "client": socket.socket}).scan()
     assert plan.to_spark(spark).count() == 12
@@ -321,7 +321,7 @@ def test_options_that_cannot_travel_are_refused(spark, root):
     assert SECRET not in str(caught.value)
 
 
-def test_what_cannot_be_read_is_refused_at_once(spark, root):
+def test_unreadable_plans_are_refused_before_execution(spark, root):
     table = write(root)
     with pytest.raises(arrowlog.InvalidRequest, match="soundex"):
         table.scan("soundex(name) = 'x'").to_spark(spark)
@@ -331,7 +331,7 @@ def test_what_cannot_be_read_is_refused_at_once(spark, root):
 
 
 @pytest.mark.parametrize("kind", ["interval day to second", "variant"])
-def test_a_type_without_a_way_to_spark_is_named(spark, root, kind):
+def test_unsupported_type_raises_with_its_column(spark, root, kind):
     inner = {"name": "in", "type": kind, "nullable": True, "metadata": {}}
     fields = [{"name": "out", "type": {"type": "struct", "fields": [inner]}, "nullable": True}]
     meta = testing.metadata(pa.schema([("id", pa.int64())]))
@@ -341,7 +341,7 @@ def test_a_type_without_a_way_to_spark_is_named(spark, root, kind):
         arrowlog.Table(root).scan().to_spark(spark)
 
 
-def test_a_damaged_file_is_named_and_no_secret(either, root):
+def test_damaged_file_raises_with_its_path_without_secrets(either, root):
     """A folder called like a secret makes every message of the reader one that has it."""
     write(root / SECRET)
     plan = arrowlog.Table(root / SECRET, {"secret": SECRET}).scan()
@@ -355,7 +355,7 @@ def test_a_damaged_file_is_named_and_no_secret(either, root):
         assert SECRET not in str(caught.value)
 
 
-def test_a_running_session_is_given_again(spark):
+def test_running_session_is_reused(spark):
     again = arrowlog.spark.session(**{"spark.sql.shuffle.partitions": 3})
     assert again.sparkContext is spark.sparkContext
     assert again.conf.get("spark.sql.shuffle.partitions") == "3"
@@ -366,7 +366,7 @@ def test_a_running_session_is_given_again(spark):
         arrowlog.spark.session(driver_memory="4g")
 
 
-def test_workers_look_for_the_data_files_of_a_repair(either, tmp_path):
+def test_workers_check_the_data_files_of_a_repair(either, tmp_path):
     schema = pa.schema([("p", pa.string()), ("id", pa.int64())])
     table = arrowlog.Table.create(tmp_path / "t", schema, ["p"])
     keys = [f"p={n % 3}/f{n}" for n in range(40)] + ["p=x/alone"]
@@ -386,7 +386,7 @@ def test_workers_look_for_the_data_files_of_a_repair(either, tmp_path):
     assert told == [(41, 41)]
 
 
-def test_settings_of_the_session_hold_for_a_repair(spark, tmp_path):
+def test_session_settings_apply_to_a_repair(spark, tmp_path):
     schema = pa.schema([("id", pa.int64())])
     arrowlog.Table.create(tmp_path / "t", schema).append([arrowlog.add_file("gone", {}, size=1)])
     log = tmp_path / "t" / "_transaction_log"
@@ -409,7 +409,7 @@ def small_files(root, days=3, files=4):
     return table
 
 
-def test_files_are_compacted_by_workers(either, root):
+def test_workers_compact_files(either, root):
     table = small_files(root)
     before = shown(table.scan().to_arrow_dataset().to_table())
     broken = table.snapshot().files["path"][0].as_py()
@@ -429,7 +429,7 @@ def test_files_are_compacted_by_workers(either, root):
     assert table.compact(spark=either).num_groups == 0
 
 
-def test_a_removal_while_workers_are_at_it_gives_up_its_group(spark, root, monkeypatch):
+def test_concurrent_removal_aborts_only_its_compaction_group(spark, root, monkeypatch):
     from arrowlog.spark import compact
 
     table = small_files(root)

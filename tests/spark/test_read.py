@@ -82,7 +82,7 @@ def is_native(frame):
         ("upper(name) = 'N7' AND id < 10", 1),
     ],
 )
-def test_sparks_own_filters_prune(spark, shared, where, files):
+def test_spark_filters_prune_files(spark, shared, where, files):
     frame = arrowlog.spark.read(spark, shared)
     assert is_native(frame)
     with duckdb.connect() as con:
@@ -100,7 +100,7 @@ def shared(tmp_path_factory):
     return root
 
 
-def test_one_frame_in_every_shape_that_breaks_push_down(spark, shared):
+def test_frame_reused_in_queries_that_break_push_down(spark, shared):
     base = arrowlog.spark.read(spark, shared)
     one, two = base.filter("id = 5"), base.filter("id = 25")
     assert ids(one.union(two)) == [5, 25]
@@ -118,7 +118,7 @@ def test_one_frame_in_every_shape_that_breaks_push_down(spark, shared):
         assert list(counts) == list(range(0, 31, 5))
 
 
-def test_cached_rows_are_those_of_the_version(spark, root):
+def test_cached_frame_is_pinned_to_its_version(spark, root):
     table = write(root)
     first = arrowlog.spark.read(spark, root).cache()
     assert first.count() == 30
@@ -131,7 +131,7 @@ def test_cached_rows_are_those_of_the_version(spark, root):
     first.unpersist()
 
 
-def test_joins_prune_partitions_while_they_run(spark, shared):
+def test_joins_prune_partitions_dynamically(spark, shared):
     base = arrowlog.spark.read(spark, shared)
     few = spark.createDataFrame([("2024-01-02", "x")], "d string, tag string")
     few = few.selectExpr("cast(d AS date) AS day", "tag").filter("tag = 'x'")
@@ -140,14 +140,14 @@ def test_joins_prune_partitions_while_they_run(spark, shared):
     assert ids(joined) == list(range(10, 20))
 
 
-def test_explain_says_which_version_of_how_many_files(spark, shared, capsys):
+def test_explain_shows_version_and_number_of_files(spark, shared, capsys):
     arrowlog.spark.read(spark, shared).filter("id = 5").explain()
     assert "arrowlog-version-3-of-3-files" in capsys.readouterr().out
     arrowlog.spark.explain(arrowlog.spark.read(spark, shared).filter("id = 5 AND day IS NOT NULL"))
     assert "1 of 3 files to read" in capsys.readouterr().out
 
 
-def test_spark_writes_nothing_behind_the_log(spark, shared):
+def test_spark_cannot_write_around_the_log(spark, shared):
     arrowlog.spark.read(spark, shared).createOrReplaceTempView("locked")
     before = sorted(os.listdir(shared))
     with pytest.raises(PySparkException):
@@ -170,7 +170,7 @@ ODD_NAMES = [
 ]
 
 
-def test_odd_names_and_partition_values(spark, root):
+def test_unusual_names_and_partition_values(spark, root):
     schema = pa.schema([("p", pa.string()), ("q", pa.timestamp("us", "UTC")), ("id", pa.int64())])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema, ["p", "q"])])
     adds, want = [], []
@@ -195,7 +195,7 @@ def test_odd_names_and_partition_values(spark, root):
         assert ids(frame.filter(f"unix_micros(q) = {int(micros)}")) == [number]
 
 
-def test_names_that_hadoop_has_not_are_read_by_workers(spark, root):
+def test_paths_invalid_in_hadoop_are_read_by_workers(spark, root):
     table = write(root, DAYS[:1])
     pq.write_table(pa.table({"id": [77], "name": ["x"]}), root / "colon:two.parquet")
     table.append([arrowlog.add_parquet(table, "colon:two.parquet", {"day": None})])
@@ -204,7 +204,7 @@ def test_names_that_hadoop_has_not_are_read_by_workers(spark, root):
     assert ids(frame) == [9, 77]
 
 
-def test_sizes_that_are_wrong_in_the_log_lose_no_row(spark, root):
+def test_wrong_file_sizes_in_the_log_lose_no_row(spark, root):
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(SCHEMA, ["day"])])
     sizes = [1, 10**9, 0]
     for number, size in enumerate(sizes):
@@ -215,7 +215,7 @@ def test_sizes_that_are_wrong_in_the_log_lose_no_row(spark, root):
     assert ids(arrowlog.spark.read(spark, root)) == list(range(30))
 
 
-def test_a_condition_that_nan_meets_keeps_its_rows(spark, root):
+def test_filters_that_match_nan_keep_its_rows(spark, root):
     """Spark by itself loses them: it trusts bounds in which there is no NaN."""
     table = arrowlog.Table.create(root, pa.schema([("x", pa.float64())]))
     table.write(pa.table({"x": [1.0, float("nan"), None]}))
@@ -228,7 +228,7 @@ def test_a_condition_that_nan_meets_keeps_its_rows(spark, root):
 
 
 @pytest.mark.parametrize("seed", range(7000, 7000 + cases(2)))
-def test_sparks_filters_on_random_tables_are_exact(spark, tmp_path, seed):
+def test_spark_filters_on_random_tables_are_exact(spark, tmp_path, seed):
     print("seed", seed)
     world = build(tmp_path, seed)
     data = world.rows.drop_columns(["file", *world.partition_columns])
@@ -280,7 +280,7 @@ def condition(world, depth=2):
     return rng.choice([*signs, column.isin(literal, literal)])
 
 
-def test_the_way_is_said_once(sessions, root, caplog, monkeypatch):
+def test_chosen_reader_is_logged_once(sessions, root, caplog, monkeypatch):
     write(root)
     monkeypatch.setattr(native, "_LOGGED", set())
     with caplog.at_level(logging.INFO, "arrowlog"):
@@ -293,7 +293,7 @@ def test_the_way_is_said_once(sessions, root, caplog, monkeypatch):
     assert "Connect" in said[1]
 
 
-def test_where_spark_is_not_as_it_is_known(spark, root, caplog, monkeypatch):
+def test_unknown_spark_internals_fall_back_to_workers(spark, root, caplog, monkeypatch):
     write(root)
     monkeypatch.setattr(native, "_PROBE_RESULTS", {})
     monkeypatch.setattr(native, "_LOGGED", set())
@@ -307,7 +307,7 @@ def test_where_spark_is_not_as_it_is_known(spark, root, caplog, monkeypatch):
         arrowlog.spark.read(spark, root, native=True)
 
 
-def test_settings_come_from_the_session(spark, root):
+def test_settings_are_read_from_the_session(spark, root):
     write(root)
     spark.conf.set("spark.indextables.checkpoint.interval", "many")
     try:
@@ -320,7 +320,7 @@ def test_settings_come_from_the_session(spark, root):
     assert arrowlog.spark.read(spark, root).count() == 30
 
 
-def test_columns_added_later_are_null_in_older_files(spark, root):
+def test_added_columns_are_null_in_older_files(spark, root):
     table = write(root, DAYS[:1])
     table.add_columns({"score": pa.float64(), "tags": pa.list_(pa.string())})
     row = {"day": DAYS[1], "id": 99, "name": "x", "score": 0.5, "tags": ["a"]}

@@ -38,7 +38,7 @@ def by_tasks(rebuild):
 
 
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
-def test_random_histories_in_runs_and_buckets(batch, tmp_path, monkeypatch):
+def test_distributed_replay_of_random_histories_equals_one_process(batch, tmp_path, monkeypatch):
     from arrowlog.spark import rebuild as module
 
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
@@ -117,7 +117,7 @@ def history_of(root, commits=12, seed=5):
 
 
 @pytest.mark.promise("spark.checkpoints_are_the_same")
-def test_a_snapshot_is_that_of_one_process(either, root):
+def test_distributed_snapshot_equals_one_process(either, root):
     table = history_of(root)
     found = arrowlog.spark.snapshot(either, root, buckets=3)
     expected = table.snapshot()
@@ -128,7 +128,7 @@ def test_a_snapshot_is_that_of_one_process(either, root):
     assert rows(older) == rows(table.snapshot(5))
 
 
-def test_a_checkpoint_is_read_by_everybody(spark, root):
+def test_distributed_checkpoint_is_read_by_every_reader(spark, root):
     table = history_of(root)
     before = {version: rows(table.snapshot(version)) for version in range(table.version + 1)}
     made = arrowlog.spark.checkpoint(spark, root, buckets=3)
@@ -153,7 +153,7 @@ def test_a_checkpoint_is_read_by_everybody(spark, root):
     assert fresh.report.checkpoint == made.version
 
 
-def test_a_checkpoint_on_a_checkpoint(spark, root):
+def test_distributed_checkpoint_on_top_of_a_checkpoint(spark, root):
     table = history_of(root, commits=4)
     arrowlog.spark.checkpoint(spark, root, buckets=2)
     again = arrowlog.spark.checkpoint(spark, root, buckets=2)
@@ -170,7 +170,7 @@ def test_a_checkpoint_on_a_checkpoint(spark, root):
     )
 
 
-def test_texts_are_made_again_only_if_every_bucket_agrees():
+def test_texts_are_rebuilt_only_if_every_bucket_agrees():
     schema = pa.schema([("id", pa.int64())])
     base = {"key": pa.array(["a"]), "path": pa.array(["a"])}
     plain = pa.table({**base, "minValues.id": pa.array(["7"])})
@@ -185,7 +185,7 @@ def test_texts_are_made_again_only_if_every_bucket_agrees():
     assert "path" in columns
 
 
-def test_an_empty_table_and_a_gap(spark, root):
+def test_empty_table_and_gap(spark, root):
     table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
     assert arrowlog.spark.snapshot(spark, root).num_files == 0
     arrowlog.spark.checkpoint(spark, root)
@@ -202,7 +202,7 @@ def test_an_empty_table_and_a_gap(spark, root):
         arrowlog.spark.checkpoint(spark, root)
 
 
-def test_parts_are_ranges_of_the_order_that_files_are_stored_in(spark, root):
+def test_parts_are_ranges_of_the_storage_order(spark, root):
     schema = pa.schema([("day", pa.int32()), ("id", pa.int64())])
     options = {"checkpoint.enabled": False}
     table = arrowlog.Table.create(root, schema, partition_columns=["day"], options=options)
@@ -239,7 +239,7 @@ def rows_of(snapshot):
     return snapshot.files.select(["path", "partition.day", "min.id", "max.id"]).to_pylist()
 
 
-def test_long_statistics_are_cut_as_in_every_checkpoint(spark, root):
+def test_long_statistics_are_truncated_in_distributed_checkpoints(spark, root):
     options = {"checkpoint.enabled": False, "stats.truncation.enabled": False}
     schema = pa.schema([("name", pa.string()), ("id", pa.int64())])
     table = arrowlog.Table.create(root, schema, options=options)
@@ -255,7 +255,7 @@ def test_long_statistics_are_cut_as_in_every_checkpoint(spark, root):
     assert sorted(found.files["min.id"].to_pylist()) == [0, 1, 2, 3]
 
 
-def test_a_task_that_is_done_again_gives_the_same_bytes(root):
+def test_repeated_task_gives_the_same_bytes(root):
     history_of(root)
     work = DistributedReplay(root, None, None, {}, 3)
     assert len(work.runs) > 1
@@ -265,7 +265,7 @@ def test_a_task_that_is_done_again_gives_the_same_bytes(root):
     assert reconcile_bucket(some).equals(reconcile_bucket(again))
 
 
-def test_a_driver_hears_of_parts_and_not_of_files(spark, root, monkeypatch):
+def test_driver_receives_parts_and_not_files(spark, root, monkeypatch):
     """What comes to the driver is of the same size however many files there are."""
     from arrowlog.spark import checkpoints as module
 
@@ -291,7 +291,7 @@ def test_a_driver_hears_of_parts_and_not_of_files(spark, root, monkeypatch):
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_a_checkpoint_that_is_there_is_checked_by_tasks(form, spark, root, monkeypatch):
+def test_existing_checkpoint_is_verified_by_tasks(form, spark, root, monkeypatch):
     from arrowlog.spark import checks
 
     monkeypatch.setattr(checks, "verify_checkpoint", None)  # the driver reads none of it
@@ -316,7 +316,7 @@ def test_a_checkpoint_that_is_there_is_checked_by_tasks(form, spark, root, monke
     assert not found.report.warnings
 
 
-def test_work_is_cut_by_what_commits_are_unpacked(tmp_path, monkeypatch):
+def test_work_is_divided_by_decompressed_size(tmp_path, monkeypatch):
     from arrowlog.spark import rebuild as module
 
     monkeypatch.setattr(module, "RUN_BYTES", 20_000)

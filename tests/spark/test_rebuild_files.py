@@ -11,7 +11,7 @@ from arrowlog.errors import DataFileError
 
 
 @pytest.mark.promise("recovery.rebuild_keeps_rows")
-def test_workers_read_the_footers(either, tmp_path, monkeypatch):
+def test_workers_read_footers_for_a_rebuild(either, tmp_path, monkeypatch):
     monkeypatch.setattr("arrowlog.recovery.log_rebuild._FILES_PER_CHUNK", 2)
     for number in range(5):
         folder = tmp_path / f"k={number % 2}"
@@ -29,7 +29,7 @@ def test_workers_read_the_footers(either, tmp_path, monkeypatch):
     assert [tuple(row) for row in rows] == [(n, str(n), n % 2) for n in range(5)]
 
 
-def test_damaged_files_are_named_by_workers(spark, tmp_path):
+def test_damaged_files_on_workers_raise_with_their_path(spark, tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     pq.write_table(pa.table({"id": [1]}), tmp_path / "good.parquet")
     with pytest.raises(DataFileError) as raised:
@@ -37,7 +37,7 @@ def test_damaged_files_are_named_by_workers(spark, tmp_path):
     assert raised.value.path == "bad.parquet"
 
 
-def test_a_folder_that_spark_has_written(spark, tmp_path):
+def test_rebuild_of_a_folder_written_by_spark(spark, tmp_path):
     moment = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
     rows = [(n, moment, dt.date(2024, 1, n + 1), None, [f"a{n}"], f"x/{n}") for n in range(3)]
     kind = "id int, at timestamp, day date, nothing short, list array<string>, k string"

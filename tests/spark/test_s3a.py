@@ -49,7 +49,7 @@ def connector(**buckets):
 
 
 @pytest.mark.promise("spark.same_rows")
-def test_tables_on_s3_are_made_and_read_by_spark_itself(seaweedfs, moto):
+def test_tables_on_s3_are_written_and_read_natively(seaweedfs, moto):
     (server, client), (stranger, strange_client) = seaweedfs, moto
     for each, bucket in ((client, "other"), (strange_client, "other"), (client, "third")):
         each.create_bucket(Bucket=bucket)

@@ -62,7 +62,7 @@ def statistics(frame):
 
 
 @pytest.mark.parametrize("read", WAYS)
-def test_the_size_is_that_of_the_plan(spark, table, read):
+def test_optimizer_size_equals_the_plan(spark, table, read):
     assert statistics(read(spark, table))[0] == table.snapshot().size_bytes
     for where in ("p = 1", "id = 7", "p > 1 AND id < 1000", "id BETWEEN 300 AND 500"):
         frame = read(spark, table, where)
@@ -75,7 +75,7 @@ def test_the_size_is_that_of_the_plan(spark, table, read):
 
 
 @pytest.mark.parametrize("read", WAYS)
-def test_a_join_broadcasts_what_is_small_after_pruning(spark, table, read):
+def test_join_broadcasts_a_side_that_is_small_after_pruning(spark, table, read):
     half = table.snapshot().size_bytes // 2
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", half)
     try:
@@ -89,7 +89,7 @@ def test_a_join_broadcasts_what_is_small_after_pruning(spark, table, read):
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
 
-def test_rows_are_counted_where_spark_uses_them(spark, table):
+def test_row_counts_are_given_with_cost_based_optimization(spark, table):
     assert statistics(natively(spark, table, "p = 1"))[1] is None
     spark.conf.set("spark.sql.cbo.enabled", "true")
     try:
@@ -100,7 +100,7 @@ def test_rows_are_counted_where_spark_uses_them(spark, table):
         spark.conf.unset("spark.sql.cbo.enabled")
 
 
-def test_a_view_with_a_predicate_has_the_size_of_its_plan(spark, table):
+def test_view_with_a_predicate_has_the_size_of_its_plan(spark, table):
     arrowlog.spark.register(spark)
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW some USING arrowlog"
@@ -110,7 +110,7 @@ def test_a_view_with_a_predicate_has_the_size_of_its_plan(spark, table):
     assert spark.table("some").count() == ROWS
 
 
-def test_the_rule_is_installed_once(spark, table):
+def test_optimizer_rule_is_installed_once(spark, table):
     for _ in range(3):
         natively(spark, table)
     rules = spark._jsparkSession.experimental().extraOptimizations()
@@ -161,7 +161,7 @@ def scanned_files(frame):
 
 @pytest.mark.parametrize("adaptive", ["true", "false"])
 @pytest.mark.parametrize("read", [natively, by_format, by_path])
-def test_values_of_a_join_prune_partitions_while_a_query_runs(spark, table, read, adaptive):
+def test_join_values_prune_partitions_dynamically(spark, table, read, adaptive):
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
     try:
         few = spark.range(100).selectExpr("id AS k", "id % 2 + 1 AS part").filter("k IN (4, 8)")
@@ -172,14 +172,14 @@ def test_values_of_a_join_prune_partitions_while_a_query_runs(spark, table, read
         spark.conf.unset("spark.sql.adaptive.enabled")
 
 
-def test_the_result_of_a_subquery_prunes_partitions(spark, table):
+def test_subquery_result_prunes_partitions(spark, table):
     arrowlog.spark.read(spark, table.uri).createOrReplaceTempView("fact")
     frame = spark.sql("SELECT * FROM fact WHERE p = (SELECT max(id) FROM range(3))")
     assert scanned_files(frame) == [1]
     assert {row.p for row in frame.collect()} == {2}
 
 
-def test_a_runtime_filter_loses_no_rows(spark, table):
+def test_runtime_filter_loses_no_rows(spark, table):
     settings = {
         "spark.sql.autoBroadcastJoinThreshold": "-1",
         "spark.sql.optimizer.runtime.bloomFilter.enabled": "true",

@@ -36,7 +36,7 @@ def source(either):
     return either
 
 
-def test_a_table_is_loaded_at_a_version_with_a_predicate(source, root):
+def test_load_with_version_and_predicate(source, root):
     table = write(root)
     load = source.read.format("arrowlog")
     assert ids(load.load(str(root))) == list(range(30))
@@ -59,7 +59,7 @@ def _iso(millis):
     return dt.datetime.fromtimestamp(millis / 1000, dt.UTC).isoformat()
 
 
-def test_a_view_is_made_by_sql(source, root):
+def test_sql_creates_a_view(source, root):
     write(root)
     path = str(root)
     source.sql(
@@ -69,7 +69,7 @@ def test_a_view_is_made_by_sql(source, root):
     assert source.sql("SELECT count(*), min(id), max(id) FROM events").collect() == [(16, 4, 19)]
 
 
-def test_one_loaded_frame_in_every_shape(source, root):
+def test_loaded_frame_reused_in_queries(source, root):
     table = write(root)
     base = source.read.format("arrowlog").load(str(root))
     one, two = base.filter("id = 5"), base.filter("id = 25")
@@ -112,7 +112,7 @@ class _PushingReader(DataSourceReader):
         yield pa.record_batch({"id": pa.array(ids, pa.int64())})
 
 
-def test_pushed_filters_still_give_wrong_rows(spark):
+def test_spark_push_filters_still_returns_wrong_rows(spark):
     """The reason why this source has no pushFilters. If this fails, Spark has mended it."""
     cloud.register_pickle_by_value(sys.modules[__name__])
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -127,7 +127,7 @@ def test_pushed_filters_still_give_wrong_rows(spark):
         cloud.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def test_rows_are_saved(source, root):
+def test_save_writes_rows(source, root):
     frame = source.range(12).selectExpr("id", "id % 3 AS p")
     save = frame.write.format("arrowlog")
     save.option("partitionColumns", "p").mode("append").save(str(root))
@@ -147,7 +147,7 @@ def test_rows_are_saved(source, root):
     assert arrowlog.Table(root).version == 3
 
 
-def test_settings_come_as_options_and_from_the_session(spark, root):
+def test_settings_are_read_from_options_and_the_session(spark, root):
     write(root)
     path = str(root)
     with pytest.raises(PySparkException, match=r"checkpoint\.interval.*cannot be 'often'"):
@@ -165,7 +165,7 @@ def test_settings_come_as_options_and_from_the_session(spark, root):
     assert spark.read.format("arrowlog").load(path).count() == 30
 
 
-def test_options_are_read_strictly():
+def test_source_options_are_validated():
     given = {"PATH": "file:/a b", "where": "id = 1", "spark.indextables.checkpoint.interval": "5"}
     found = parse_source_options(
         {**given, "storage.aws_access_key_id": "k", "storage.key": "x"}, {}
@@ -198,7 +198,7 @@ def test_options_are_read_strictly():
             parse_source_options(options, {})
 
 
-def test_a_commit_that_fails_deletes_nothing_that_may_be_in_the_log(spark, root):
+def test_failed_commit_keeps_files_that_may_be_in_the_log(spark, root):
     """Spark aborts after a failed commit, with the messages of all tasks."""
     arrowlog.spark.write(spark.range(3), root)
     goal = resolve_destination(str(root), spark.range(1).schema, mode="append")
@@ -213,6 +213,6 @@ def test_a_commit_that_fails_deletes_nothing_that_may_be_in_the_log(spark, root)
     assert not os.path.exists(root / two.adds[0].path)
 
 
-def test_spark_finds_the_source_by_itself(spark, root):
+def test_source_is_found_without_registration(spark, root):
     write(root)
     assert spark.newSession().read.format("arrowlog").load(str(root)).count() == 30

@@ -23,7 +23,7 @@ def ids(frame):
     return sorted(row.id for row in frame.select("id").collect())
 
 
-def test_rows_and_searches_are_read_by_workers(spark, table, tmp_path):
+def test_workers_read_and_search_splits(spark, table, tmp_path):
     settings = {"splits.cache.path": str(tmp_path)}
     everything = arrowlog.spark.read(spark, table.uri, options=settings)
     assert ids(everything) == IDS
@@ -40,7 +40,7 @@ def test_rows_and_searches_are_read_by_workers(spark, table, tmp_path):
         table.scan().to_spark(spark, native=True)
 
 
-def test_the_data_source_reads_and_searches_splits(spark, table):
+def test_data_source_reads_and_searches_splits(spark, table):
     arrowlog.spark.register(spark)
     reader = spark.read.format("arrowlog").option("where", "body indexquery 'hello'")
     assert ids(reader.load(table.uri)) == [n for n in IDS if n % 10 % 3 == 1]

@@ -46,7 +46,7 @@ def ids(path):
     return sorted(arrowlog.Table(path).scan().to_arrow()["id"].to_pylist())
 
 
-def test_a_table_by_its_path(sql, table):
+def test_sql_table_by_path(sql, table):
     path = f"arrowlog.`{table.uri}`"
     assert sql(f"SELECT count(*), max(id) FROM {path}") == [(30, 29)]
     assert sql(f"SELECT count(*) FROM indextables.`{table.uri}` AS x WHERE x.p = 1") == [(10,)]
@@ -60,13 +60,13 @@ def test_a_table_by_its_path(sql, table):
         sql("SELECT * FROM arrowlog.`/nowhere/at-all`")
 
 
-def test_frames_and_paths_in_one_statement(either, table):
+def test_sql_with_frames_and_paths(either, table):
     some = either.range(5).selectExpr("id AS k")
     text = f"SELECT count(*) FROM arrowlog.`{table.uri}` JOIN {{some}} ON id = k"
     assert arrowlog.spark.sql(either, text, some=some).collect() == [(5,)]
 
 
-def test_versions_and_moments(sql, table):
+def test_sql_time_travel(sql, table):
     path = f"arrowlog.`{table.uri}`"
     for version in range(4):
         count = 10 * version
@@ -82,7 +82,7 @@ def test_versions_and_moments(sql, table):
         sql(f"SELECT * FROM {path} TIMESTAMP AS OF '2001-01-01'")
 
 
-def test_a_table_of_the_catalog(either, sql, table):
+def test_catalog_table_of_an_existing_table(either, sql, table):
     sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
     assert sql("SELECT count(*), max(events.id) FROM events") == [(30, 29)]
     assert sql("SELECT count(*) FROM default.events x, events y WHERE x.id = y.id") == [(30,)]
@@ -103,7 +103,7 @@ def test_a_table_of_the_catalog(either, sql, table):
     assert len(ids(table.uri)) == 11
 
 
-def test_a_new_table_of_the_catalog(sql, tmp_path):
+def test_catalog_table_creates_a_new_table(sql, tmp_path):
     place = tmp_path / "new"
     sql(
         "CREATE TABLE events (id BIGINT, `odd name` STRING, p INT) USING indextables"
@@ -119,7 +119,7 @@ def test_a_new_table_of_the_catalog(sql, tmp_path):
         sql(f"CREATE TABLE events (id INT) USING arrowlog LOCATION '{tmp_path / 'x'}'")
 
 
-def test_columns_that_are_added_later(either, sql, table):
+def test_catalog_table_sees_added_columns(either, sql, table):
     """Spark's catalog keeps the columns of CREATE TABLE; statements see those of the log."""
     sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
     table.add_columns({"x": pa.string(), "y": pa.struct([("a b", pa.int32())])})
@@ -144,7 +144,7 @@ def test_columns_that_are_added_later(either, sql, table):
     assert sql("SELECT count(*) FROM events") == [(30,)]
 
 
-def test_columns_of_a_partitioned_table_of_the_catalog(sql, tmp_path):
+def test_added_columns_of_a_partitioned_catalog_table(sql, tmp_path):
     place = tmp_path / "new"
     sql(
         "CREATE TABLE copies (p INT, id BIGINT) USING arrowlog PARTITIONED BY (p)"
@@ -155,7 +155,7 @@ def test_columns_of_a_partitioned_table_of_the_catalog(sql, tmp_path):
     assert sql("SELECT p, id, w FROM copies") == [(1, 2, "a")]
 
 
-def test_writers_and_readers_of_the_catalog(either, sql, tmp_path):
+def test_save_as_table_insert_into_and_read_table(either, sql, tmp_path):
     """`saveAsTable`, `insertInto` and `spark.read.table`, as for other formats of Spark."""
     rows = either.range(6).selectExpr("id", "id % 3 AS p")
     place = str(tmp_path / "saved")
@@ -196,7 +196,7 @@ def test_writers_and_readers_of_the_catalog(either, sql, tmp_path):
     assert not either.catalog.tableExists("strange")
 
 
-def test_other_formats_of_the_catalog_are_left_alone(either, sql):
+def test_catalog_tables_of_other_formats_are_not_affected(either, sql):
     rows = either.range(3)
     sql("DROP TABLE IF EXISTS strange")
     rows.write.saveAsTable("strange", format="parquet")
@@ -204,7 +204,7 @@ def test_other_formats_of_the_catalog_are_left_alone(either, sql):
     assert either.read.table("strange").count() == 6
 
 
-def test_a_table_from_a_query(sql, table, tmp_path):
+def test_create_table_as_select(sql, table, tmp_path):
     path, place = f"arrowlog.`{table.uri}`", tmp_path / "copy"
     sql(
         f"CREATE TABLE copies USING arrowlog PARTITIONED BY (p) LOCATION '{place}'"
@@ -221,7 +221,7 @@ def test_a_table_from_a_query(sql, table, tmp_path):
     assert sql("SELECT sum(id) FROM strange") == [(145,)]
 
 
-def test_rows_into_a_path(either, sql, table):
+def test_insert_into_a_path(either, sql, table):
     path = f"arrowlog.`{table.uri}`"
     sql(f"INSERT INTO {path} SELECT id + 100, p FROM {path} WHERE p = 0")
     assert ids(table.uri)[-1] == 109
@@ -253,7 +253,7 @@ def test_history(sql, table):
         sql("DESCRIBE HISTORY nothing_of_that_name")
 
 
-def test_views_stay_at_their_version(either, sql, table):
+def test_views_are_pinned_to_their_version(either, sql, table):
     path = f"arrowlog.`{table.uri}`"
     sql(f"CREATE OR REPLACE TEMP VIEW seen AS SELECT * FROM {path} WHERE p > 0")
     table.remove("p = 1")
@@ -262,7 +262,7 @@ def test_views_stay_at_their_version(either, sql, table):
     assert either.table("seen").count() == 20
 
 
-def test_spark_sql_itself(either, table):
+def test_enabled_session_sql(either, table):
     session = either.newSession()
     arrowlog.spark.enable(session)
     arrowlog.spark.enable(session)
@@ -282,7 +282,7 @@ def more(table, number):
     table.write(pa.table({"id": [number], "p": [9]}, SCHEMA))
 
 
-def test_a_statement_reads_one_version(either, sql, table, monkeypatch):
+def test_statement_reads_one_version(either, sql, table, monkeypatch):
     """Commits while a statement is completed, and before it is executed."""
     sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
     complete = SqlSession._replacement
@@ -304,7 +304,7 @@ def test_a_statement_reads_one_version(either, sql, table, monkeypatch):
         assert counted.count() == count
 
 
-def test_an_overwrite_from_itself_loses_no_append(spark, table, monkeypatch):
+def test_overwrite_from_itself_loses_no_concurrent_append(spark, table, monkeypatch):
     commit = WriteDestination.commit
 
     def after_another(self, *args, **kwargs):
@@ -321,7 +321,7 @@ def test_an_overwrite_from_itself_loses_no_append(spark, table, monkeypatch):
     assert ids(table.uri) == list(range(10, 20))
 
 
-def test_an_overwrite_that_knows_what_it_read(either, table):
+def test_overwrite_with_read_version(either, table):
     rows = either.range(3).selectExpr("id", "id AS p").write.format("arrowlog").mode("overwrite")
     with pytest.raises(PySparkException, match=r"ConcurrentAppend|added"):
         rows.option("readVersion", 2).save(table.uri)
@@ -330,7 +330,7 @@ def test_an_overwrite_that_knows_what_it_read(either, table):
     assert ids(table.uri) == [0, 1, 2]
 
 
-def test_a_database_of_the_same_name_comes_first(spark, tmp_path):
+def test_database_named_like_the_format_takes_precedence(spark, tmp_path):
     arrowlog.spark.sql(spark, "CREATE DATABASE IF NOT EXISTS arrowlog")
     try:
         arrowlog.spark.sql(spark, "CREATE TABLE arrowlog.`plain` USING parquet AS SELECT 5 AS x")
@@ -340,7 +340,7 @@ def test_a_database_of_the_same_name_comes_first(spark, tmp_path):
         arrowlog.spark.sql(spark, "DROP DATABASE IF EXISTS arrowlog CASCADE")
 
 
-def test_settings_count_in_sql(either, sql, table):
+def test_settings_apply_in_sql(either, sql, table):
     sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
     key = "spark.indextables.checkpoint.interval"
     either.conf.set(key, "seldom")
@@ -358,7 +358,7 @@ def test_settings_count_in_sql(either, sql, table):
     assert sql("SELECT count(*) FROM events") == [(30,)]
 
 
-def test_names_differ_in_case(sql, tmp_path):
+def test_case_insensitive_column_names_in_sql(sql, tmp_path):
     place = tmp_path / "cases"
     sql(f"CREATE TABLE strange (Id BIGINT, `p.q` STRING) USING arrowlog LOCATION '{place}'")
     sql("INSERT INTO STRANGE (ID, `P.Q`) VALUES (1, 'x')")
@@ -445,7 +445,7 @@ class Grammar:
 
 
 @pytest.mark.parametrize("seed", range(cases(150)))
-def test_the_tables_are_those_that_spark_sees(spark, seed):
+def test_parsed_tables_equal_those_of_spark(spark, seed):
     grammar = Grammar(seed)
     text = grammar.query(2)
     parser = spark._jsparkSession.sessionState().sqlParser()

@@ -16,7 +16,7 @@ def table(root):
     return table
 
 
-def test_our_statements_are_done_here_and_others_by_spark(either, table, root):
+def test_own_statements_are_executed_and_others_passed_to_spark(either, table, root):
     state = arrowlog.spark.sql(either, f"  describe IndexTables state '{root}';").collect()[0]
     assert (state.version, state.num_files) == (3, 3)
     assert state.status == "No checkpoint found"
@@ -30,7 +30,7 @@ def test_our_statements_are_done_here_and_others_by_spark(either, table, root):
         arrowlog.spark.sql(either, "SELEC 1")
 
 
-def test_a_log_is_repaired_by_a_statement_with_the_settings_of_the_session(spark, table, root):
+def test_repair_statement_uses_session_settings(spark, table, root):
     lost = table.snapshot().files["path"][0].as_py()
     (root / lost).unlink()
     text = (
@@ -64,12 +64,12 @@ def test_a_log_is_repaired_by_a_statement_with_the_settings_of_the_session(spark
         "INVALIDATE INDEXTABLES TRANSACTION LOG CACHE FOR '{}'",
     ],
 )
-def test_every_statement_has_rows_that_spark_takes(spark, table, root, text):
+def test_every_statement_returns_spark_rows(spark, table, root, text):
     rows = arrowlog.spark.sql(spark, text.format(root)).collect()
     assert len(rows) >= 1
 
 
-def test_a_session_that_understands_them(either, table, root):
+def test_enabled_session_executes_statements(either, table, root):
     before, before_table = either.sql, either.table
     try:
         arrowlog.spark.enable(either)
@@ -82,7 +82,7 @@ def test_a_session_that_understands_them(either, table, root):
         either.sql, either.table = before, before_table
 
 
-def test_questions_are_functions_in_sql(either, root):
+def test_table_functions_in_sql(either, root):
     schema = pa.schema([("p", pa.int64()), ("id", pa.int64())])
     table = arrowlog.Table.create(root, schema, partition_columns=["p"])
     for part in range(3):
@@ -98,7 +98,7 @@ def test_questions_are_functions_in_sql(either, root):
     assert {row.clause: row.files_dropped for row in told} == {"id = 10": 2, "p < 2": 1}
 
 
-def test_history_is_a_function_too(either, table, root):
+def test_history_table_function(either, table, root):
     arrowlog.spark.register(either)
     rows = either.sql(f"SELECT * FROM arrowlog_history('{root}') ORDER BY version").collect()
     assert [(row.version, row.operation, row.adds, row.rows) for row in rows] == [

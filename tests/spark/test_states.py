@@ -31,7 +31,7 @@ def test_spark_reads_the_files_of_a_state(spark, root):
     assert ids(frame.filter("p = 'p1' AND id > 15")) == [16, 17, 18, 19]
 
 
-def test_a_plan_is_handed_to_spark(spark, root):
+def test_plan_of_a_state_to_spark(spark, root):
     table = arrowlog.Table(root)
     plan = table.scan("p = 'p2' OR id = 3")
     assert len(plan.paths) == 2
@@ -39,7 +39,7 @@ def test_a_plan_is_handed_to_spark(spark, root):
     assert ids(table.scan(version=3).to_spark(spark)) == list(range(-1, 10))
 
 
-def test_statements_clean_up_a_table_with_states(spark, root):
+def test_statements_on_a_table_with_states(spark, root):
     def run(text):
         return arrowlog.spark.sql(spark, text).collect()
 

@@ -53,7 +53,7 @@ def ids(root):
     return sorted(arrowlog.Table(root).scan().to_arrow_dataset().to_table()["id"].to_pylist())
 
 
-def test_a_stream_goes_on_where_it_was(source, root, tmp_path):
+def test_stream_resumes_at_its_checkpoint(source, root, tmp_path):
     table, out = make(root, 2), tmp_path / "out"
     run(source, root, out)
     assert ids(out) == [0, 1, 2, 3]
@@ -65,7 +65,7 @@ def test_a_stream_goes_on_where_it_was(source, root, tmp_path):
     assert ids(out) == [0, 1, 2, 3, 10, 11, 12]
 
 
-def test_batches_have_so_many_files(source, root, tmp_path):
+def test_max_files_per_trigger_limits_batches(source, root, tmp_path):
     table, out = make(root, 5), tmp_path / "out"
     assert run(source, root, out, maxFilesPerTrigger=2) == [4, 4, 2]
     append(table, [50])
@@ -85,7 +85,7 @@ def commit_files(table, tables):
     table.append([arrowlog.add_parquet(table, path) for path in paths])
 
 
-def test_a_stream_starts_at_a_version(source, root, tmp_path):
+def test_stream_starts_at_a_version(source, root, tmp_path):
     table = make(root, 3)
     run(source, root, tmp_path / "from", startingVersion=2)
     assert ids(tmp_path / "from") == [2, 3, 4, 5]
@@ -98,13 +98,13 @@ def test_a_stream_starts_at_a_version(source, root, tmp_path):
         run(source, root, tmp_path / "none", startingVersion=77)
 
 
-def test_a_predicate_holds_for_a_stream(source, root, tmp_path):
+def test_stream_with_a_predicate(source, root, tmp_path):
     make(root, 3)
     run(source, root, tmp_path / "out", where="id > 2")
     assert ids(tmp_path / "out") == [3, 4, 5]
 
 
-def test_only_appended_rows_unless_told_otherwise(source, root, tmp_path):
+def test_stream_raises_on_deletes_and_changes_by_default(source, root, tmp_path):
     table = make(root, 2)
     outs = [tmp_path / name for name in ("plain", "deletes", "changes")]
     for out in outs:
@@ -124,7 +124,7 @@ def test_only_appended_rows_unless_told_otherwise(source, root, tmp_path):
     assert ids(outs[2]) == [0, 1, 2, 3, 5, 7]
 
 
-def test_a_compaction_is_no_change(source, root, tmp_path):
+def test_stream_ignores_compactions(source, root, tmp_path):
     table, out = make(root, 3), tmp_path / "out"
     run(source, root, out)
     seen = table.snapshot()
@@ -139,7 +139,7 @@ def test_a_compaction_is_no_change(source, root, tmp_path):
     assert ids(out) == [*range(6), 8]
 
 
-def test_history_that_was_cleaned_away_is_named(source, root, tmp_path):
+def test_stream_raises_with_the_deleted_versions(source, root, tmp_path):
     table, out = make(root, 2), tmp_path / "out"
     run(source, root, out)
     for number in range(20, 24):
@@ -153,7 +153,7 @@ def test_history_that_was_cleaned_away_is_named(source, root, tmp_path):
     assert ids(out) == [0, 1, 2, 3]
 
 
-def test_commits_of_other_names_and_gaps_of_files(root):
+def test_stream_over_narrow_commit_names_and_missing_files(root):
     """Other writers name commits with fewer digits."""
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(SCHEMA)])
     testing.write_commit(root, 1, [testing.add("a.parquet"), testing.add("b.parquet")])
@@ -166,7 +166,7 @@ def test_commits_of_other_names_and_gaps_of_files(root):
     assert len(reader.partitions(start, end)) == 1
 
 
-def test_a_sink_without_a_name_is_refused(spark, root):
+def test_sink_without_a_checkpoint_location_is_refused(spark, root):
     goal = resolve_destination(str(root), spark.range(1).schema, mode="append")
     with pytest.raises(arrowlog.InvalidRequest, match="checkpointLocation"):
         StreamWriter(goal, None)
@@ -195,7 +195,7 @@ query.trigger(availableNow=True).start().awaitTermination()
 
 
 @pytest.mark.promise("spark.streams_exactly_once")
-def test_a_stream_killed_between_files_and_commit_loses_and_doubles_nothing(source, root, tmp_path):
+def test_stream_killed_before_its_commit_writes_rows_once(source, root, tmp_path):
     make(root, 3)
     out = tmp_path / "out"
     script = tmp_path / "killed.py"
@@ -219,7 +219,7 @@ def test_a_stream_killed_between_files_and_commit_loses_and_doubles_nothing(sour
 
 
 @pytest.mark.promise("spark.streams_exactly_once")
-def test_a_batch_that_comes_again_is_in_the_log_once(source, root, tmp_path):
+def test_repeated_batch_is_committed_once(source, root, tmp_path):
     """Spark runs a batch again if it did not get to note down that it was committed."""
     table, out = make(root, 2), tmp_path / "out"
     run(source, root, out)

@@ -68,7 +68,7 @@ def in_utc(found):
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_rows_are_read(spark, root, native):
+def test_read_rows(spark, root, native):
     fill(root)
     frame = arrowlog.spark.read(spark, root, native=native)
     assert same(in_utc(frame_to_arrow(frame.select(*SCHEMA.names))), rows(0, 100))
@@ -81,7 +81,7 @@ def test_rows_are_read(spark, root, native):
     assert arrowlog.spark.read(spark, root, where="id = 7", native=native).count() == 1
 
 
-def test_filters_of_spark_choose_the_files(spark, root):
+def test_spark_filters_select_files(spark, root):
     fill(root)
     frame = arrowlog.spark.read(spark, root, native=True)
     files = {"id = 7": 4, "city = 'Kyoto'": 4, "city IS NULL": 4, "id < 25": 4}
@@ -93,7 +93,7 @@ def test_filters_of_spark_choose_the_files(spark, root):
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_rows_are_written(spark, root, native):
+def test_write_rows(spark, root, native):
     frame = frame_from_arrow(spark, rows(0, 60))
     made = arrowlog.spark.write(frame, root, partition_columns=["city", "day"], native=native)
     assert made.version == 1
@@ -108,12 +108,12 @@ def test_rows_are_written(spark, root, native):
     assert [result.duplicate for result in again] == [False, True]
 
 
-def test_a_plan_is_read_by_spark(spark, root):
+def test_plan_to_spark(spark, root):
     plan = fill(root).scan("id >= 90 AND day = '2024-01-01'")
     assert plan.to_spark(spark, native=True).count() == plan.to_arrow_dataset().count_rows() > 0
 
 
-def test_a_log_is_replayed_and_checkpointed(spark, root):
+def test_distributed_replay_and_checkpoint(spark, root):
     table = fill(root, commits=9, count=8)
     table.remove(random.Random(5).sample(table.snapshot().files["path"].to_pylist(), 7))
     expected = table.snapshot()
@@ -128,7 +128,7 @@ def test_a_log_is_replayed_and_checkpointed(spark, root):
     assert same(again.files, expected.files)
 
 
-def test_files_are_compacted_by_workers(spark, root):
+def test_workers_compact_files(spark, root):
     table = fill(root)
     done = table.compact(spark=spark)
     assert done.files_removed == 16
@@ -143,7 +143,7 @@ def test_statements(spark, root):
 
 
 @from_4_0
-def test_the_source(either, root, tmp_path):
+def test_data_source(either, root, tmp_path):
     fill(root)
     arrowlog.spark.register(either)
     frame = either.read.format("arrowlog").option("where", "id < 30").load(str(root))
@@ -155,13 +155,13 @@ def test_the_source(either, root, tmp_path):
 
 
 @pytest.mark.skipif(VERSION >= (4, 0), reason="later versions have data sources")
-def test_what_spark_3_5_lacks_is_refused(spark):
+def test_data_source_requires_spark_4(spark):
     with pytest.raises(arrowlog.InvalidRequest, match=r"Spark 4\.0"):
         arrowlog.spark.register(spark)
 
 
 @from_4_0
-def test_sessions_of_connect(sessions, root, tmp_path):
+def test_connect_sessions(sessions, root, tmp_path):
     connect = sessions["connect"]
     fill(root)
     frame = arrowlog.spark.read(connect, root, where="id < 30")
@@ -202,7 +202,7 @@ def test_streams(spark, root, tmp_path):
 
 
 @from_4_0
-def test_what_streams_lack_is_refused(spark, root, tmp_path):
+def test_unsupported_stream_options_are_refused(spark, root, tmp_path):
     arrowlog.spark.register(spark)
     fill(root, commits=1)
     limited = spark.readStream.format("arrowlog").option("maxFilesPerTrigger", 1)
@@ -220,7 +220,7 @@ def finish(writer, progress):
     query.awaitTermination()
 
 
-def test_rows_are_dealt_by_number(spark):
+def test_hash_shuffle_equals_shuffle_by_number(spark):
     """The shuffle by hash is that of Spark, and puts numbers where a shuffle by number does."""
     values = [*range(-3, 40), 2**31 - 1, -(2**31)]
     frame = frame_from_arrow(spark, pa.table({"n": pa.array(values, pa.int32())}))
@@ -241,7 +241,7 @@ def test_rows_are_dealt_by_number(spark):
         assert found.column_names == ["n", "at"]
 
 
-def test_other_versions_are_refused():
+def test_unsupported_spark_versions_are_refused():
     with pytest.raises(arrowlog.InvalidRequest, match=r"3\.5 or newer"):
         check_spark_version("3.4.2")
     check_spark_version("3.5.0")

@@ -41,7 +41,7 @@ def data_files(root):
 
 
 @pytest.mark.parametrize("native", WAYS)
-def test_a_table_is_made_appended_to_and_overwritten(spark, root, native):
+def test_create_append_and_overwrite(spark, root, native):
     frame = spark.range(10).selectExpr("id", "id % 2 AS half", "cast(id AS string) AS name")
     first = arrowlog.spark.write(frame, root, partition_columns=["half"], native=native)
     assert first.version == 1
@@ -84,7 +84,7 @@ EVERYTHING = (
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_statistics_are_those_of_the_rows(spark, root, zone):
+def test_statistics_equal_the_rows(spark, root, zone):
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         frame = spark.range(40, numPartitions=2).selectExpr(*_columns(EVERYTHING))
@@ -138,7 +138,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("name", "kind", "values"), VALUES, ids=[item[1] for item in VALUES])
-def test_partition_values_come_back_exactly(spark, root, name, kind, values):
+def test_partition_values_round_trip(spark, root, name, kind, values):
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         rows = list(enumerate(values))
@@ -154,7 +154,7 @@ def test_partition_values_come_back_exactly(spark, root, name, kind, values):
 
 
 @pytest.mark.parametrize("value", ["__HIVE_DEFAULT_PARTITION__", math.nan, math.inf])
-def test_partition_values_that_no_log_can_hold_are_refused(spark, root, value):
+def test_unrepresentable_partition_values_are_refused(spark, root, value):
     frame = spark.createDataFrame([(1, 2.0 if isinstance(value, str) else 1.0)], "id int, x double")
     frame = frame.withColumn("p", F.lit(value))
     for native in WAYS:
@@ -166,7 +166,7 @@ def test_partition_values_that_no_log_can_hold_are_refused(spark, root, value):
 
 
 @pytest.mark.parametrize("native", WAYS)
-def test_what_does_not_fit_is_refused_before_a_file_is_written(spark, root, native):
+def test_incompatible_rows_are_refused_before_a_file_is_written(spark, root, native):
     arrowlog.spark.write(spark.range(3).selectExpr("id", "'a' AS name"), root, native=native)
     before = data_files(root)
     wrong = {
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_refused_before_a_file_is_written(spark, root, nati
 
 
 @pytest.mark.parametrize("native", WAYS)
-def test_nulls_where_none_may_be_are_refused(spark, root, native):
+def test_nulls_in_required_columns_are_refused(spark, root, native):
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
     arrowlog.Table.create(root, schema)
     with pytest.raises(arrowlog.InvalidRequest, match="no column 'id'"):
@@ -202,7 +202,7 @@ def test_nulls_where_none_may_be_are_refused(spark, root, native):
 
 
 @pytest.mark.parametrize("native", WAYS)
-def test_a_job_that_fails_leaves_the_table_as_it_was(spark, root, native):
+def test_failed_job_leaves_the_table_unchanged(spark, root, native):
     arrowlog.spark.write(spark.range(3), root, native=native)
     bad = spark.range(100, numPartitions=4).selectExpr(
         "if(id = 99, raise_error('broken'), id) AS id"
@@ -216,7 +216,7 @@ def test_a_job_that_fails_leaves_the_table_as_it_was(spark, root, native):
 
 
 @pytest.mark.parametrize("native", WAYS)
-def test_a_conflict_is_ours_and_takes_its_files_back(spark, root, native, monkeypatch):
+def test_conflict_raises_commit_conflict_and_deletes_its_files(spark, root, native, monkeypatch):
     frame = spark.range(4).selectExpr("id", "id % 2 AS half")
     arrowlog.spark.write(frame, root, partition_columns=["half"], native=native)
     commit = WriteDestination.commit
@@ -237,7 +237,7 @@ def test_a_conflict_is_ours_and_takes_its_files_back(spark, root, native, monkey
 
 
 @pytest.mark.parametrize("native", WAYS)
-def test_a_step_is_taken_once(spark, root, native):
+def test_application_transaction_commits_once(spark, root, native):
     arrowlog.spark.write(spark.range(3), root, txn=("job", 1), native=native)
     again = arrowlog.spark.write(spark.range(3), root, txn=("job", 1), native=native)
     assert again.duplicate
@@ -245,7 +245,7 @@ def test_a_step_is_taken_once(spark, root, native):
     assert len(data_files(root)) == arrowlog.Table(root).snapshot().num_files
 
 
-def test_settings_of_the_session_do_not_change_what_is_written(spark, root):
+def test_session_settings_do_not_change_written_files(spark, root):
     name = "spark.sql.parquet.outputTimestampType"
     spark.conf.set(name, "INT96")
     try:
@@ -258,7 +258,7 @@ def test_settings_of_the_session_do_not_change_what_is_written(spark, root):
     assert arrowlog.Table(root).snapshot().files["max.ts"].to_pylist() == [moment]
 
 
-def test_an_address_is_that_of_this_process(spark, tmp_path, monkeypatch):
+def test_relative_paths_are_resolved_in_the_driver(spark, tmp_path, monkeypatch):
     """Workers were started elsewhere, and would take a relative one for another."""
     monkeypatch.chdir(tmp_path)
     for native in WAYS:
@@ -268,13 +268,13 @@ def test_an_address_is_that_of_this_process(spark, tmp_path, monkeypatch):
     assert arrowlog.spark.snapshot(spark, "inner/table", buckets=2).num_files > 0
 
 
-def test_few_files_a_partition(spark, root):
+def test_few_files_per_partition(spark, root):
     frame = spark.range(1000, numPartitions=8).selectExpr("id", "id % 3 AS p")
     arrowlog.spark.write(frame, root, partition_columns=["p"])
     assert arrowlog.Table(root).snapshot().num_files == 3
 
 
-def test_memory_and_connect_are_written_by_workers(sessions, root):
+def test_workers_write_to_memory_stores_and_from_connect(sessions, root):
     place = Memory()
     arrowlog.spark.write(sessions["classic"].range(5), place.uri)
     assert ids(place.uri) == [0, 1, 2, 3, 4]
@@ -283,7 +283,7 @@ def test_memory_and_connect_are_written_by_workers(sessions, root):
     assert ids(root) == [0, 1, 2, 3, 4]
 
 
-def test_s3_is_written_and_read_where_spark_has_no_connector(spark, moto, capfd):
+def test_s3_is_written_and_read_without_a_connector(spark, moto, capfd):
     server, client = moto
     place = S3(server, accelerate=True, writer=client)
     options = dict(server.options)
@@ -328,7 +328,7 @@ arrowlog.spark.write(spark.range(1000, numPartitions=3).mapInArrow(deadly, "id l
 """
 
 
-def test_tasks_that_are_tried_again_and_a_job_that_is_killed(root):
+def test_retried_tasks_and_a_killed_job(root):
     """In a process of its own, whose tasks may fail, and which is killed in the middle."""
     here = os.path.dirname(os.path.dirname(arrowlog.__file__))
     command = [sys.executable, "-c", TRIED_AGAIN, str(root), here]

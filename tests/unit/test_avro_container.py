@@ -260,7 +260,7 @@ def test_damaged_values_are_detected_in_wanted_and_skipped_fields(kind, value, c
     body = (entry() + good) * copies + entry() + value + (entry() + good) * copies
     data = naive_avro.container(schema, [(2 * copies + 1, body)])
     corrupt(data, "damaged")
-    same = [(30, (entry() + value) * 30)] * 10  # wrong in the same way in many blocks
+    same = [(30, (entry() + value) * 30)] * 10  # the same damage in many blocks
     corrupt(naive_avro.container(schema, same), "damaged")
     wanted = {"string": AvroKind.TEXT, "boolean": AvroKind.BOOL}.get(str(kind))
     if wanted:

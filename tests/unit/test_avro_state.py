@@ -284,7 +284,7 @@ def test_computed_manifest_bounds(values, expected):
 
 
 def pairwise_less(left, right):
-    """The order of other writers: integers, else floating point numbers, else text."""
+    """The order of other writers: integers, then floating-point numbers, then text."""
     for convert in (int, float):
         try:
             return convert(left) < convert(right)

@@ -21,7 +21,7 @@ def paths(table, **which):
 
 @pytest.fixture
 def scala(root):
-    """Versions 0 to 3: a state each, reusing manifests; 2 is gone in version 3."""
+    """Versions 0 to 3 with a state each that reuses manifests; file 2 is removed in version 3."""
     st.first_commit(root)
     (first,) = st.write_state(root, 1, [[st.add("a", "x", 1), st.add("b", "y", 2)]])
     path = st.manifest(root, "two", [st.add("c", "z", 3)])

@@ -201,7 +201,7 @@ def test_concurrent_state_of_the_same_version(root, table, same, monkeypatch):
 
 
 class _Failing(LocalStore):
-    """A store that takes commits, and nothing else."""
+    """A store that accepts only commits."""
 
     def put_if_absent(self, key, data):
         if key.endswith(".avro"):
@@ -249,7 +249,7 @@ def test_doc_mappings_become_references(root, table):
     assert record["schemaRegistry"][entry["docMappingRef"]] == mapping
     key = f"docMappingSchema.{entry['docMappingRef']}"
     fields = json.loads(record["metadata"])["metaData"]
-    assert fields["configuration"][key] == mapping  # where other programs look too
+    assert fields["configuration"][key] == mapping  # where other programs read it
     assert key not in arrowlog.Table(root).snapshot().metadata.configuration
     files = arrowlog.Table(root).snapshot().files
     assert mapping in files["doc_mapping_json"].to_pylist()

@@ -16,7 +16,7 @@ def paths(table, **which):
 
 @pytest.fixture
 def remote(tmp_path):
-    """An address in memory, and a function that copies the local files there."""
+    """A memory URI, and a function that copies the local files there."""
     uri, local = f"memory://{uuid.uuid4().hex}/t", tmp_path / "table"
     store = open_store(uri, None)
     copied = set()

@@ -49,7 +49,7 @@ def test_bytes_arrive_complete_delayed_and_counted(caplog):
             assert client.getresponse().read() == body
             assert time.monotonic() - started >= trip
         assert proxy.counts == {"PUT": 2}
-    client.close()  # after the wire: it ends in silence all the same
+    client.close()  # after the proxy: it still ends silently
     assert caplog.records == []
     server.shutdown()
     server.server_close()

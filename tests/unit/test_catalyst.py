@@ -122,7 +122,7 @@ def test_struct_fields_are_resolved_by_position():
     shallow = node("GetStructField", 1, ordinal=1)
     filter_ = found(node("IsNull", 1), shallow, column_a)
     assert filter_ == Call("is null", (Column("a", ("x",)),))
-    # A struct is no value, and a type that the log has otherwise is none to compare with.
+    # A struct is not a value, and a column of another type in the log is not compared.
     assert isinstance(found(node("IsNull", 1), deep[0], column_a), ForeignExpr)
     outer[1]["type"] = "float"
     assert isinstance(found(node("IsNull", 1), shallow, column_a), ForeignExpr)

@@ -20,5 +20,5 @@ def test_stale_handle_commits_after_few_attempts(root):
         quick.append(add(number))
     late = slow.append(add("late"))
     assert late.version == BEHIND + 2
-    assert late.attempts <= 11  # it asks for 1, 2, 3, 4, 5, 7, 11, … commits: 109 after ten
+    assert late.attempts <= 11  # it requests 1, 2, 3, 4, 5, 7, 11, … commits: 109 after ten
     assert slow.snapshot().num_files == BEHIND + 2

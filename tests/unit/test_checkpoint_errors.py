@@ -17,7 +17,7 @@ from arrowlog.config import resolve
 from arrowlog.errors import StoreFull, StoreUnavailable
 from arrowlog.snapshot import list_log, verify_checkpoint
 
-WRITER = {"checkpoint.interval": 1000}  # none becomes due while a test runs
+WRITER = {"checkpoint.interval": 1000}  # no checkpoint becomes due while a test runs
 
 
 def checkpoint_file(table, version, form="json"):
@@ -151,7 +151,7 @@ def test_writer_rewrites_a_damaged_checkpoint(tmp_path, form, lines):
     (line,) = lines("checkpoint_mended")
     assert (line.version, line.files) == (3, 3)
     assert writer.metrics()["checkpoints_mended"] == 1
-    if other is not None:  # the form that was intact is as it was
+    if other is not None:  # the intact form is unchanged
         assert checkpoint_file(table, 3).read_bytes() == other
     reader = arrowlog.Table(tmp_path / "t")
     assert reader.snapshot().report.checkpoint == 3
@@ -175,13 +175,13 @@ def test_failed_checkpoint_rewrite_fails_no_commit(tmp_path, monkeypatch, lines)
     monkeypatch.setattr(store_module.LocalStore, "replace", refuse)
     assert append(writer, "x").version == 5
     assert writer.wait_for_checkpoint(SECONDS_MAX)
-    assert append(writer, "y").version == 6  # and it is not tried at every commit
+    assert append(writer, "y").version == 6  # it is not retried at every commit
     assert writer.wait_for_checkpoint(SECONDS_MAX)
     assert len(lines("checkpoint_failed")) == 1
 
 
 class Mute(store_module.LocalStore):
-    """Does what it is told, and loses its answers to writes of checkpoints: each one once."""
+    """A store that loses the response to each checkpoint write once."""
 
     told: ClassVar[set] = set()
 

@@ -163,7 +163,7 @@ def test_size_limit_is_exact(codec):
 @pytest.mark.parametrize("codec", [*PACKED, "bare"])
 def test_decompression_bomb_is_refused_without_decompressing_it(codec):
     size, cap = 64 << 20, 1 << 20
-    if codec == "snappy":  # a length that lies, before nothing
+    if codec == "snappy":  # a wrong length without data
         bomb = bytes((1, CODEC_BYTES[codec])) + b"\xff\xff\xff\xff\x0f"
     elif codec in ("gzip", "bare"):
         squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)

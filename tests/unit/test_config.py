@@ -7,7 +7,7 @@ import pytest
 from arrowlog.config import PREFIX, Config, parse_bool, parse_bytes, parse_duration_ms, resolve
 from arrowlog.errors import InvalidRequest
 
-DOCUMENTED = {  # as the documents of the system write them
+DOCUMENTED = {  # as in the IndexTables documents
     "checkpoint.enabled": ("true", True),
     "checkpoint.interval": ("10", 10),
     "checkpoint.parallelism": ("4", 4),

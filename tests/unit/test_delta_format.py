@@ -84,7 +84,7 @@ def test_log_compaction_files_replace_missing_commits_only():
     cleaned = [name(v, "json") for v in (0, 1, 6)] + compacted[:1]
     assert segment(cleaned)[0] == [(0, False), (1, False), (5, True), (6, False)]
     assert segment(cleaned, 5)[0] == [(0, False), (1, False), (5, True)]
-    # A version in the middle cannot be told from the compacted commit.
+    # A version in the middle cannot be read from the compacted commit.
     assert segment(cleaned, 4)[0] == [(0, False), (1, False)]
     gap = segment([name(v, "json") for v in (0, 1, 7)] + compacted)[1]
     assert (gap.missing, gap.next) == (6, 7)

@@ -126,7 +126,7 @@ class Log:
         return {"add": {**add, "modificationTime": 1, "dataChange": True, **fields}}
 
     def checkpoint(self, rows, kinds=None, name=None):
-        """Write a checkpoint, and delete the commits as log clean-up does."""
+        """Write a checkpoint, and delete the commits as log cleanup does."""
         arrays = {
             kind: pa.array([delta_model._fit(row.get(kind), kinds_) for row in rows], kinds_)
             for kind, kinds_ in (kinds or STATE).items()
@@ -142,7 +142,7 @@ class Log:
         return arrowlog.Table(self.root, allow_outside_paths=True)
 
     def rows(self, where=None, **options):
-        """The rows that match, which Arrow, polars and DuckDB agree on."""
+        """The matching rows, on which Arrow, polars and DuckDB agree."""
         plan = self.open().scan(where, **options)
         rows = plan.to_arrow_dataset().to_table().to_pylist()
         assert plan.count() in (None, len(rows))
@@ -448,7 +448,7 @@ def test_in_commit_timestamps_apply_from_their_enablement_version(log):
         os.utime(log.commit_path(version), (seconds, seconds))
     expected = {1000: 0, 2000: 1, 4999: 1, 5000: 2, 6500: 3, 7000: 4, 10**12: 4}
     assert {ms: log.open().snapshot(timestamp=ms).version for ms in expected} == expected
-    # Without the property, the files tell the time again, whatever commits declare.
+    # Without the property, file times apply again, regardless of the commits.
     log.commit(info(8000), metadata(columns))
     for version in range(6):
         os.utime(log.commit_path(version), (version + 1, version + 1))
@@ -756,7 +756,7 @@ def test_damaged_checkpoint_page_is_detected_by_its_checksum(log, leaf):
         if chunk.path_in_schema == leaf
     )
     damaged = bytearray(path.read_bytes())
-    # A digit of a name: no reader could tell it from another one by its form.
+    # A digit of a name: the result is still a valid name.
     damaged[chunk.data_page_offset + chunk.total_compressed_size - 3] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(arrowlog.LogCorrupt):

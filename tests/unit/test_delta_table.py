@@ -196,7 +196,7 @@ def test_damaged_checkpoint_warns_or_raises(tmp_path, form):
                 rows = opened.scan(version=table.version - 1).to_arrow_dataset().to_table()
             except arrowlog.ArrowlogError:
                 rows = None
-        if rows is not None and number % 3 == 0:  # a cut file is always noticed
+        if rows is not None and number % 3 == 0:  # a truncated file is always detected
             assert sorted(map(str, rows.to_pylist())) == truth
         path.write_bytes(intact)
 

@@ -29,7 +29,7 @@ OLD = 1_500_000_000
 
 @pytest.fixture
 def events(root):
-    """Six versions, five files of rows, nothing to mend."""
+    """A healthy table of six versions and five data files."""
     build(root)
     assert arrowlog.Table(root).doctor().codes == []
     return root
@@ -54,12 +54,12 @@ def found(root, code, severity, **limits):
 
 
 def mend(root, finding):
-    """Run the fix as it stands; put a repaired log in the place of the old one."""
+    """Run the fix verbatim, and replace the log by a repaired one if there is one."""
     names = {"arrowlog": arrowlog}
     if "table." in finding.fix:
         names["table"] = arrowlog.Table(root, options=QUIET)
     exec(finding.fix, names)
-    if "dry_run=True" in finding.fix:  # it shows what it would do
+    if "dry_run=True" in finding.fix:  # a dry run
         exec(finding.fix.replace("dry_run=True", ""), names)
     repaired = f"{root}/{LOG_FOLDER}_repaired"
     if os.path.exists(repaired):
@@ -68,7 +68,7 @@ def mend(root, finding):
 
 
 def assert_mended(root, code, severity="error", **limits):
-    """Found, mended by its own fix, and gone."""
+    """The finding is reported, and its own fix removes it."""
     finding = found(root, code, severity, **limits)
     mend(root, finding)
     after = arrowlog.doctor(root, **limits)
@@ -77,7 +77,7 @@ def assert_mended(root, code, severity="error", **limits):
 
 
 def written(root, versions=5, every=0):
-    """A table of ours with a file a version; a checkpoint at some."""
+    """A table with one file per version and a checkpoint at some versions."""
     table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
     for number in range(versions):
         rows = {"day": [None], "id": [number]}
@@ -181,7 +181,7 @@ def test_pointer_stale(root, content):
 def test_history_gap(root):
     written(root, every=5)
     os.unlink(commit(root, 3))
-    assert arrowlog.doctor(root).healthy  # nobody who reads the newest version misses it
+    assert arrowlog.doctor(root).healthy  # the latest version does not need it
     assert_mended(root, "history-gap", "info")
 
 
@@ -249,7 +249,7 @@ def test_checkpoint_diverges(events):
 def test_checkpoint_with_valid_checksums_diverges_from_the_commits(root):
     written(root, every=5)
     data = commit(root, 4).read_bytes()
-    commit(root, 3).write_bytes(data)  # whole, sealed, and not what it was
+    commit(root, 3).write_bytes(data)  # a valid commit with another content
     finding = assert_mended(root, "checkpoint-diverges")
     assert "only in the checkpoint" in finding.what
 
@@ -417,7 +417,7 @@ def test_bounds_truncated_by_a_setting(root):
     table = arrowlog.Table.create(root, pa.schema([("text", pa.string())]), options=options)
     for letter in "ab":
         table.write(pa.table({"text": [letter * 100]}))
-    assert arrowlog.doctor(root).codes == []  # nobody cuts at 40
+    assert arrowlog.doctor(root).codes == []  # 40 is not a truncation length
     finding = assert_mended(root, "bounds-truncated", "info", options=options)
     assert "maxLength" in finding.fix
 
@@ -454,7 +454,7 @@ def test_protocol_unknown(root):
     finding = found(root, "protocol-unknown", "error")
     assert finding.fix.startswith("pip install --upgrade arrowlog  # ")
     assert arrowlog.doctor(root).version is None
-    testing.write_commit(root, 0, OPENING)  # as a newer arrowlog would understand it
+    testing.write_commit(root, 0, OPENING)  # as a newer arrowlog would read it
     assert "protocol-unknown" not in arrowlog.doctor(root)
 
 

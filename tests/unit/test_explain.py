@@ -142,7 +142,7 @@ def test_count_min_and_max_are_exact_or_none(root):
     assert (whole.min("id"), whole.max("id")) == (0, 19)
     assert whole.min("x") == 1.0
     assert whole.max("x") is None  # NaN may be above it
-    assert whole.min("name") is None  # it may be cut
+    assert whole.min("name") is None  # it may be truncated
     assert str(whole.max("day")) == "2024-01-02"
     assert table.scan("id >= 5").min("id") is None
     with pytest.raises(arrowlog.InvalidRequest, match="no column 'nope'"):

@@ -96,7 +96,7 @@ def test_row_groups_cover_all_files(open_source):
     whole = source.select_row_groups(range(number))
     assert sorted(whole.column("key").to_pylist()) == sorted(source.column("key").to_pylist())
     none = set(source.select_row_groups([]).column("key").to_pylist())
-    assert none >= {"f4", "f8", "f9"}  # in no row group: they came later
+    assert none >= {"f4", "f8", "f9"}  # in no row group: added later
     for group in range(number):
         assert none <= set(source.select_row_groups([group]).column("key").to_pylist())
 

@@ -124,7 +124,7 @@ def test_footer_statistics_of_several_row_groups(tmp_path):
     )
     assert (found.low["day"], found.high["day"]) == ("1970-01-01", "1970-01-04")
     assert found.low["f"] == "0.5"
-    assert "f" not in found.high  # nobody knows whether there are NaNs
+    assert "f" not in found.high  # whether there are NaNs is unknown
     assert found.low["nested"] == {"id": "1"}
 
 

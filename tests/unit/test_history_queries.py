@@ -37,8 +37,8 @@ def test_history_has_one_row_per_commit_newest_first(table):
         1000,
     )
     assert int(first["timestamp"].timestamp() * 1000) == START + 6 * 3_600_000
-    assert first["bytes_removed"] is None  # the remove does not say how large the file was
-    assert found["operation"].to_pylist()[-1] is None  # version 0 says nothing of itself
+    assert first["bytes_removed"] is None  # the remove has no file size
+    assert found["operation"].to_pylist()[-1] is None  # version 0 has no commitInfo
     with pytest.raises(arrowlog.InvalidRequest, match="not a number of commits"):
         table.history(-1)
 
@@ -88,7 +88,7 @@ def test_version_filter_reads_no_other_commits(table, monkeypatch):
     assert table.sql("SELECT version FROM commits WHERE version > 4").fetchall() == [(5,), (6,)]
     assert read == [4, 5, 6]
     table.sql("SELECT path FROM adds WHERE version IN (5, 6)").fetchall()
-    assert read == [4, 5, 6]  # and none of them twice
+    assert read == [4, 5, 6]  # each of them once
 
 
 def test_partition_values_and_bounds_are_typed(table):

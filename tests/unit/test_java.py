@@ -15,7 +15,7 @@ OLD = "java.base@11.0.9\njdk.incubator.vector@11.0.9"
 
 
 def make(home, modules):
-    """A Java that can say what it has, and else says what it was given."""
+    """A Java that prints its modules, or else its arguments."""
     (home / "bin").mkdir(parents=True)
     script = home / "bin" / "java"
     listing = (
@@ -31,7 +31,7 @@ def make(home, modules):
 
 @pytest.fixture(autouse=True)
 def nothing(monkeypatch, tmp_path):
-    """No Java anywhere, until a test puts one."""
+    """No Java is found until a test adds one."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.setattr(java, "find_spec", lambda name: None)
@@ -79,7 +79,7 @@ def test_trimmed_java_is_run_without_the_missing_module(monkeypatch, tmp_path):
         [f"{home}/bin/java", *given], capture_output=True, text=True, check=True
     ).stdout
     assert shown == "<-Da=b c>\n<>\n<'>\n<--add-modules=java.sql>\n<*>\n"
-    assert os.stat(home).st_mode & 0o077 == 0  # nobody else may put another Java there
+    assert os.stat(home).st_mode & 0o077 == 0  # no other user can replace it
 
 
 def test_wrapper_is_deleted_at_exit(tmp_path):

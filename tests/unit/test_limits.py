@@ -38,7 +38,7 @@ def table(tmp_path_factory):
 
 
 def every_reader(plan):
-    """How many rows each reader finds."""
+    """The number of rows each reader finds."""
     assert plan.explain().files_kept == plan.num_files
     splits = pickle.loads(pickle.dumps(plan.splits()))
     connection = duckdb.connect()  # relations of DuckDB 1 do not keep it
@@ -136,7 +136,7 @@ DEEP = {
     "lists": lambda n: "[" * n + "id" + "]" * n + " IS NULL",
     "elements": lambda n: "id" + "[1]" * n + " > 5",
     "tuples": lambda n: functools.reduce(lambda found, _: [found], range(n), [("id", ">", 5)]),
-    # polars itself does not survive to build ten thousand of these
+    # polars itself crashes when it builds ten thousand of these
     "polars, not": lambda n: functools.reduce(lambda found, _: ~found, range(min(n, 4000)), ID > 5),
     "polars, sum": lambda n: functools.reduce(lambda found, _: found + ID, range(n), ID) > 5,
     "polars, right": lambda n: functools.reduce(lambda a, b: b | a, [i == ID for i in range(n)]),
@@ -156,7 +156,7 @@ DEEP = {
 @pytest.mark.parametrize("form", DEEP)
 def test_too_deep_predicate_raises_invalid_request(table, form, count):
     with pytest.raises(arrowlog.InvalidRequest, match=r"too deeply|too long"):
-        # polars itself ends the process when an expression of some thousand levels is made.
+        # polars itself aborts the process for expressions of some thousand levels.
         table.scan(DEEP[form](min(count, 2000) if form.startswith("polars") else count))
 
 

@@ -41,7 +41,7 @@ def ended(text):
 
 
 def kept(window):
-    """The lines that were left in, by their numbers."""
+    """The lines left in the buffer, by number."""
     numbers = [number for some in window.seq_numbers for number in some.to_pylist()]
     with window.view as view:
         texts = bytes(view).split(b"\n")[:-1]

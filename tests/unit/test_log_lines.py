@@ -61,7 +61,7 @@ def test_cleanup_logs_deleted_files(tmp_path, lines):
 
 
 class Stubborn(store_module.LocalStore):
-    """Nothing can be deleted."""
+    """A store without deletions."""
 
     def delete(self, keys):
         raise StoreUnavailable("It is nailed down.")

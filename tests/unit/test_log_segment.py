@@ -176,7 +176,7 @@ some = st.frozensets(st.integers(0, HIGH))
 
 
 def rebuildable(commits, bases, version):
-    """Whether some base, or nothing at all, and every commit after it leads to the version."""
+    """Whether some checkpoint, or none, and every commit after it lead to the version."""
     return any(
         all(v in commits for v in range(base + 1, version + 1))
         for base in (-1, *bases)
@@ -249,5 +249,5 @@ def test_planning_a_segment_makes_no_call_per_commit():
         assert segment.version == num_commits - 1
         return calls["call"]
 
-    # A generator resumes once per commit at most; a look at the whole log per commit is one more.
+    # A generator resumes at most once per commit; scanning the log per commit adds one more.
     assert num_calls(400) - num_calls(200) <= 200

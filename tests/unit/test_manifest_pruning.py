@@ -12,7 +12,7 @@ from arrowlog.storage.local import LocalStore
 
 
 class _Counting(LocalStore):
-    """A store that notes which manifests are read."""
+    """A store that records which manifests are read."""
 
     read: list = []  # noqa: RUF012 -- set anew by each test
 
@@ -118,7 +118,7 @@ def test_text_bounds_lose_no_file(root):
         for high in TEXTS[number:]:
             values = [low, high]
             groups.append([st.add(f"f{len(groups)}-{n}", value) for n, value in enumerate(values)])
-    # Bounds as other writers compute them: over what is there and not empty, pairwise.
+    # Bounds as other writers compute them: pairwise over non-empty values.
     infos = []
     for number, adds in enumerate(groups):
         path = st.manifest(root, f"{number:08x}", adds)
@@ -129,7 +129,9 @@ def test_text_bounds_lose_no_file(root):
         infos.append(st.info(path, len(adds), bounds))
     st.put_state(root, 1, infos)
     table, in_memory = arrowlog.Table(root), arrowlog.Table(root)
-    everything = in_memory.snapshot().state.source.adds()  # from here on, files are judged alone
+    everything = (
+        in_memory.snapshot().state.source.adds()
+    )  # from here on, files are evaluated one by one
     assert everything.num_rows == sum(map(len, groups))
     for text in TEXTS:
         for test in TESTS:

@@ -9,7 +9,7 @@ from arrowlog import memory_limit, testing
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
-    """Files of control groups, as the kernel would show them."""
+    """Files of control groups as shown by the kernel."""
     real = open
     shown = {}
 

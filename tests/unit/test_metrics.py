@@ -256,7 +256,7 @@ def test_all_metrics_are_exported_to_opentelemetry(tmp_path):
             assert point.value == 5
         else:
             assert (point.count, point.sum) == (2, 10.0)
-    registry.reset()  # what is exported goes on
+    registry.reset()  # exported counters continue
     registry.add("commits", 1)
     assert exported(reader)["arrowlog.commits",].value == 6
     stop()

@@ -38,7 +38,7 @@ def test_concurrent_first_uses_get_the_same_part():
     class Owner:
         @OnFirstUse
         def part(self):
-            barrier.wait(60)  # all of them make one
+            barrier.wait(60)  # each of them creates one
             made.append(object())
             return made[-1]
 

@@ -205,8 +205,8 @@ def test_drop_partitions(table):
     assert live(table) == ["c"]
     arrowlog.Table(table.uri).append([file("late", "z")])
     with pytest.raises(arrowlog.ConcurrentAppend, match="'late' was added concurrently"):
-        table.drop_partitions("p = 'z'")  # nothing of it was seen, so nobody decided on it
-    table.drop_partitions("p = 'z'")  # after a conflict it is looked at
+        table.drop_partitions("p = 'z'")  # nothing was read, so the read set is empty
+    table.drop_partitions("p = 'z'")  # after a conflict the table is read again
     assert live(table) == ["c"]
 
 
@@ -257,7 +257,7 @@ def test_commit_conflicts_with_files_added_to_its_read_set(table):
 def test_remove_distinguishes_concurrently_removed_from_unknown_files(table):
     table.snapshot()
     arrowlog.Table(table.uri).remove(["a"])
-    for _ in range(2):  # then it has been told
+    for _ in range(2):  # the second time after the conflict was raised
         with pytest.raises(ConcurrentRemove):
             table.remove(["a"])
     with pytest.raises(InvalidRequest):

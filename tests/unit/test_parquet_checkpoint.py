@@ -26,7 +26,7 @@ TEXTS = pa.schema([("p", pa.string()), ("s", pa.string())])
 
 
 def texts(root, highs, **fields):
-    """A table of files in one group, whose names end at these texts."""
+    """A table of files in one row group with these texts as maxima."""
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(TEXTS, ["p"])])
     adds = [
         testing.add(f"f{i}", {"p": "x"}, minValues={"s": "a"}, maxValues={"s": high}, **fields)
@@ -183,7 +183,7 @@ def test_identical_part_of_another_writer_is_reused(table):
 
 
 class Lossy:
-    """A store whose answers to puts get lost."""
+    """A store that loses the responses to puts."""
 
     def __init__(self, store, outcomes):
         self._store = store
@@ -327,7 +327,7 @@ def test_plan_can_be_pickled(table):
 
 
 class Counting:
-    """A store that notes what is asked of it."""
+    """A store that records its requests."""
 
     def __init__(self, store):
         self._store = store
@@ -414,7 +414,7 @@ def test_arrow_threads_hold_no_reference_to_a_part_after_reading(monkeypatch):
 
     def read(reader):
         def hold(buffer):
-            time.sleep(0.3)  # a worker that is slow to give its reader up
+            time.sleep(0.3)  # a worker that releases its reader late
             del buffer
 
         threads.append(threading.Thread(target=hold, args=reader))

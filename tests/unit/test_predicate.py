@@ -20,13 +20,13 @@ from arrowlog.predicate.predicate import evaluate_predicate, parse_predicate
 
 
 class Colour(enum.StrEnum):
-    """Texts with names."""
+    """An enum of texts."""
 
     RED = "a"
 
 
 class Number(enum.IntEnum):
-    """Numbers with names."""
+    """An enum of numbers."""
 
     TWO = 2
 
@@ -345,7 +345,7 @@ def test_fast_path_for_conjunctions_of_comparisons_equals_the_parser():
     joints = [" AND ", " and ", "\nAnD\t", " AND", " OR ", " AND NOT ", " AND -- c\n", " AND AND "]
     rng, without_tokens = random.Random(0), 0
     for _ in range(4000):
-        odd = rng.random() < 0.3  # else mostly what is parsed without tokens
+        odd = rng.random() < 0.3  # otherwise mostly texts parsed without tokens
 
         def pick(choices, usual, odd=odd):
             return rng.choice(choices if odd else choices[:usual])

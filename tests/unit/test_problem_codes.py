@@ -100,7 +100,7 @@ DAMAGES = {
 
 @pytest.fixture
 def reworded(monkeypatch):
-    """Every error of arrowlog says something else, and nothing that is known."""
+    """Every arrowlog error has another, unrelated message."""
     whole = errors.ArrowlogError.__init__
 
     def initialize(self, what, **parts):

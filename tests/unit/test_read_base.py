@@ -106,7 +106,7 @@ def test_tip_is_kept_without_a_snapshot():
         (ReadBase(), 105.0, 10.0, False),
         (READ.after_own_commit(), 105.0, 10.0, False),
         (READ.after_own_commit().after_refresh(105.0, 5), 105.0, 10.0, True),
-        # The commit was made while the refresh ran, and may not be part of its answer.
+        # The commit was made while the refresh ran, and may not be in its result.
         (READ.after_own_commit().after_refresh(105.0, 4), 105.0, 10.0, False),
     ],
 )

@@ -95,7 +95,7 @@ DAY = dt.datetime(2024, 10, 1, tzinfo=dt.UTC)
 
 @pytest.fixture
 def daily(tmp_path):
-    """A commit every six hours from the last hours of September on."""
+    """A commit every six hours from the last hours of September."""
     schema = pa.schema([("id", pa.int64())])
     for version in range(12):
         at = DAY + dt.timedelta(hours=6 * version - 6)

@@ -44,7 +44,7 @@ def rows(root, *order):
 
 
 def refused(root, code, **how):
-    """Return the problem of a dry run with this code; a real run writes nothing."""
+    """Return the problem with this code of a dry run. A real run writes nothing."""
     problems = {
         problem.code: problem for problem in arrowlog.rebuild(root, dry_run=True, **how).problems
     }
@@ -162,7 +162,7 @@ def test_renamed_log_can_be_repaired_as_advised(tmp_path):
     advice = refused(tmp_path, "other-logs").next
     call = advice.removeprefix("Use ").partition(", or rebuild")[0]
     eval(call, {"arrowlog": arrowlog})
-    assert rows(tmp_path, "id") == [{"id": 2}]  # a rebuild would bring 1 back
+    assert rows(tmp_path, "id") == [{"id": 2}]  # a rebuild would restore row 1
 
 
 def test_hidden_and_other_files_are_ignored(tmp_path):
@@ -391,7 +391,7 @@ def test_values_are_checked_where_types_are_ambiguous(tmp_path):
     put(tmp_path, "b.parquet", {"t": moments})
     assert arrowlog.rebuild(tmp_path, dry_run=True).problems == ()
     put(tmp_path, "c.parquet", {"u": pa.array([2**63], pa.uint64())}, write_statistics=False)
-    inner = pa.array([1_000, 1_500, 3_000], pa.timestamp("ns"))  # its bounds are whole
+    inner = pa.array([1_000, 1_500, 3_000], pa.timestamp("ns"))  # its bounds are complete
     put(tmp_path, "d.parquet", {"t": inner})
     problem = refused(tmp_path, "unsupported")
     assert problem.files.to_pylist() == ["c.parquet", "d.parquet"]

@@ -31,7 +31,7 @@ LONG = "x" * 3000
 
 
 def repair(root, target="repaired", **how):
-    """Repair a table's log to a folder beside it; the row that comes back."""
+    """Repair a table's log to a folder beside it, and return the result row."""
     before = log_damage.fingerprint(f"{root}/{LOG_FOLDER}")
     result = arrowlog.repair(f"{root}/{LOG_FOLDER}", f"{root}/{target}", **how)
     assert log_damage.fingerprint(f"{root}/{LOG_FOLDER}") == before
@@ -41,7 +41,7 @@ def repair(root, target="repaired", **how):
 
 
 def swap(root, target="repaired"):
-    """Put the repaired log in the place of the old one, as a person would."""
+    """Replace the old log by the repaired one."""
     os.rename(f"{root}/{LOG_FOLDER}", f"{root}/old")
     os.rename(f"{root}/{target}", f"{root}/{LOG_FOLDER}")
     return arrowlog.Table(root, strict=True)
@@ -53,7 +53,7 @@ def commit(root, version):
 
 @pytest.fixture
 def events(root):
-    """Six versions, five files, all of them there."""
+    """Six versions and five files, all of which exist."""
     build(root)
     return root
 
@@ -95,7 +95,7 @@ def test_corrupt_checkpoint_is_rebuilt_from_the_commits(events):
 
 
 def test_missing_data_files_are_dropped(events, caplog):
-    caplog.set_level(logging.WARNING, logger="arrowlog")  # whatever others made of the root
+    caplog.set_level(logging.WARNING, logger="arrowlog")  # any spelling of the root
     gone = paths(arrowlog.Table(events).snapshot())[0]
     os.unlink(events / gone)
     row, notes = repair(events)
@@ -230,7 +230,7 @@ def test_checkpoint_with_checksum_wins_over_commits_without(root):
     adds = [testing.add(f"f{n}", {"day": None}) for n in range(3)]
     testing.write_commit(root, 1, adds)
     arrowlog.Table(root).checkpoint()
-    testing.write_commit(root, 1, adds[:1])  # cut where a line ends: nobody can see it
+    testing.write_commit(root, 1, adds[:1])  # truncated at the end of a line, which is undetectable
     log_damage.put(root, ["f0", "f1", "f2"])
     row, notes = repair(root)
     assert row["valid_splits"] == 3

@@ -382,7 +382,7 @@ def test_growth_is_monotonic_in_time_despite_a_wrong_clock(tmp_path):
     times = [at(0), at(1), at(4000), at(2), 0, at(3), 1 << 61]
     facts = facts_at(table_with_times(tmp_path / "t", times), at(3.5))
     growth = facts.timeline.growth
-    assert facts.timeline.num_moved == 2  # the last has no time at all
+    assert facts.timeline.num_moved == 2  # the last has no valid time
     assert [point.files for point in growth] == sorted(point.files for point in growth)
     assert growth[0].time.timestamp() * 1000 == at(0)
     assert growth[-1].time.timestamp() * 1000 == at(3)

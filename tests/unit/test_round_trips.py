@@ -11,11 +11,11 @@ from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 
 SCHEMA = pa.schema([("id", pa.int64())])
-TOGETHER_SECONDS = 30  # a request that is sent alone waits for so long in vain
+TOGETHER_SECONDS = 30  # the timeout of a request that is sent alone
 
 
 class Wire(FaultyStore):
-    """A store over a network that notes requests; those in `together` wait for each other."""
+    """A network store that records requests; those in `together` wait for each other."""
 
     def __init__(self):
         super().__init__(cheap_stat=False)
@@ -134,14 +134,14 @@ def test_lost_race_costs_one_round_trip(wire):
     def overtake():
         other.append(file(next(names)))
 
-    # `other` is first at each of the next five puts of the writer; its own put comes in between.
+    # `other` wins each of the next five puts of the writer; its own put comes in between.
     wire.window = [step for _ in range(5) for step in (overtake, lambda: None)]
     wire.asked.clear()
     result = writer.append(file("late"))
     assert result.version == 9
     together = [key for verb, key in wire.asked if verb == "put or find"]
     assert together[-1] == commit_name(9)
-    assert len(together) == result.attempts - 2  # two lost races show that there are many writers
+    assert len(together) == result.attempts - 2  # two lost races indicate many writers
     assert not {key for verb, key in wire.asked if verb == "find"} & set(together)
     assert sorted(open_table(wire, "r").snapshot().files["path"].to_pylist()) == sorted(
         ["a", "b", "c", "late", *"uvwxy"]

@@ -37,7 +37,7 @@ def test_costs_are_linear_in_files():
         assert list(two) == pytest.approx([2 * value for value in one])
     few, many = costs.on_spark(C, 10**6, 2), costs.on_spark(C, 10**6, 200)
     assert many < few
-    assert costs.on_spark(C, 0, 2) > 0  # a job takes its time whatever it is about
+    assert costs.on_spark(C, 0, 2) > 0  # a job has a fixed cost
 
 
 def test_costs_of_small_commits_match_manual_arithmetic():
@@ -101,4 +101,4 @@ def test_built_log_matches_the_counts(tmp_path):
     found = arrowlog.Table(root).snapshot()
     assert found.num_files == beyond.live(1050, 100)
     assert found.version == 11
-    assert beyond.build(str(tmp_path), 1050, 100) == root  # it is there already
+    assert beyond.build(str(tmp_path), 1050, 100) == root  # it already exists

@@ -81,7 +81,7 @@ def test_unobserved_commit_is_not_used_as_head():
     ("state", "base", "shown"),
     [
         (STATE, BASE, SHOWN),
-        (STATE, BASE.after_refresh(91.0, 0), READ),  # a later answer was shown
+        (STATE, BASE.after_refresh(91.0, 0), READ),  # a later snapshot was shown
         (STATE.after_showing(), BASE, READ),
         (SessionState(), BASE, READ),
         (SessionState(), ReadBase(), None),
@@ -124,7 +124,7 @@ def test_tip_of_an_own_commit_precedes_the_trackers():
     ("state", "shown", "after"),
     [
         (STATE, READ, True),
-        (STATE, SHOWN, False),  # the tracker has read further already
+        (STATE, SHOWN, False),  # the tracker has already read further
         (SessionState(head(5)), READ, False),
         (SessionState(), READ, False),
     ],
@@ -138,7 +138,7 @@ def test_own_commits_after_the_shown_version(state, shown, after):
     [
         ([4, 5, 6], 5, 6, {5: "t5", 6: "t6"}),
         ([4, 5, 6], 4, 6, {4: "t4", 5: "t5", 6: "t6"}),
-        ([4, 6], 4, 6, {}),  # another writer made 5
+        ([4, 6], 4, 6, {}),  # another writer committed 5
         ([4, 5], 4, 6, {}),
         ([5, 6], 4, 6, {}),
         ([4, 5, 6], 4, 5, {}),  # not the last ones

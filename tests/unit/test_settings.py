@@ -1,7 +1,7 @@
 """Every setting has an effect: for each one a proof that changing it changes behavior.
 
-A setting without a proof fails `test_every_setting_has_a_proof`. A proof is a function here, or the
-name of a test elsewhere that uses the setting.
+A setting without a proof fails `test_every_setting_has_a_proof`. A proof is a function in this
+module, or the name of another test that uses the setting.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ def checkpoint_bytes(table, version=1):
 
 
 def both_ways(tmp_path, act, *settings):
-    """Return what `act` says of a new table with each of the settings."""
+    """Return the result of `act` for a new table with each of the settings."""
     found = []
     for number, options in enumerate(settings):
         table = create(tmp_path / f"{len(os.listdir(tmp_path))}-{number}", **options)
@@ -75,7 +75,7 @@ def both_ways(tmp_path, act, *settings):
 
 
 @proves("checkpoint.enabled", "checkpoint.interval")
-def checkpoints_are_made_when_they_are_due(tmp_path, monkeypatch):
+def checkpoints_are_written_at_the_interval(tmp_path, monkeypatch):
     def act(table):
         for number in range(4):
             append(table, f"{number}")
@@ -105,7 +105,7 @@ KINDS = ("commit", "checkpoint")
 
 
 @proves("checkpoint.retention", "logRetention.duration", "checkpointRetention.duration")
-def what_is_kept_is_what_the_settings_say(tmp_path, monkeypatch):
+def retention_settings_select_what_is_kept(tmp_path, monkeypatch):
     soon = {"logRetention.duration": "0s"}
     none = {"checkpointRetention.duration": "0s"}
     found = both_ways(
@@ -128,7 +128,7 @@ def what_is_kept_is_what_the_settings_say(tmp_path, monkeypatch):
 
 
 @proves("checkpoint.format")
-def checkpoints_have_the_forms_that_are_asked_for(tmp_path, monkeypatch):
+def checkpoints_have_the_configured_formats(tmp_path, monkeypatch):
     def act(table):
         append(table)
         table.checkpoint()
@@ -166,7 +166,7 @@ def parquet_checkpoints_have_their_codec(tmp_path, monkeypatch):
     "transaction.compression.codec",
     "transaction.compression.minSize",
 )
-def files_have_the_codec_that_is_asked_for(tmp_path, monkeypatch):
+def files_have_the_configured_codec(tmp_path, monkeypatch):
     def act(table):
         append(table, "x", "y" * 3000)
         append(table, "small")
@@ -200,9 +200,9 @@ def files_have_the_codec_that_is_asked_for(tmp_path, monkeypatch):
 
 
 @proves("transaction.compression.gzip.level")
-def every_gzip_level_counts_for_commits_and_checkpoints(tmp_path, monkeypatch):
-    # Numbers, and a few words in any order: what levels find in them differs by far more than what
-    # the random ids in a file make of its size.
+def gzip_level_applies_to_commits_and_checkpoints(tmp_path, monkeypatch):
+    # Numbers and a few words in random order: the size differs between levels by far more than
+    # random ids in the file change it.
     rng = random.Random(7)
     words = [rng.randbytes(4).hex() for _ in range(60)]
     paths = ["-".join([*rng.choices(words, k=9), str(number)]) for number in range(600)]
@@ -245,7 +245,7 @@ def no_file_of_a_checkpoint_is_larger_than_its_limit(tmp_path, monkeypatch):
 
 
 class Gate:
-    """Counts how many calls are inside at the same time."""
+    """Counts concurrent calls."""
 
     def __init__(self):
         self.inside = self.most = 0
@@ -267,7 +267,7 @@ class Gate:
 
 
 @proves("checkpoint.parallelism")
-def no_store_gets_more_requests_at_a_time(tmp_path, monkeypatch):
+def concurrent_requests_are_limited(tmp_path, monkeypatch):
     import obstore
 
     class Body(bytes):
@@ -299,7 +299,7 @@ def no_store_gets_more_requests_at_a_time(tmp_path, monkeypatch):
 
 
 @proves("checkpoint.read.timeoutSeconds")
-def reads_end_in_time(tmp_path, monkeypatch):
+def hanging_reads_time_out(tmp_path, monkeypatch):
     table = create(f"memory://{tmp_path.name}", **{"checkpoint.read.timeoutSeconds": 1})
     assert table._store.seconds == 1
     store = open_store(table.uri, timeout_seconds=0.05)
@@ -309,7 +309,7 @@ def reads_end_in_time(tmp_path, monkeypatch):
 
 
 @proves("cleanup.enabled", "cleanup.dryRun")
-def a_checkpoint_is_followed_by_a_cleanup_unless_it_is_off(tmp_path, monkeypatch):
+def cleanup_follows_a_checkpoint_if_enabled(tmp_path, monkeypatch):
     soon = {"checkpoint.enabled": True, "checkpoint.interval": 3, "logRetention.duration": "0s"}
 
     def act(table):
@@ -323,7 +323,7 @@ def a_checkpoint_is_followed_by_a_cleanup_unless_it_is_off(tmp_path, monkeypatch
 
 
 @proves("cleanup.failurePolicy")
-def a_deletion_that_fails_is_told_or_raised(tmp_path, monkeypatch):
+def failed_deletion_warns_or_raises(tmp_path, monkeypatch):
     def refuse(self, keys):
         raise StoreUnavailable("No.")
 
@@ -347,7 +347,7 @@ def a_deletion_that_fails_is_told_or_raised(tmp_path, monkeypatch):
     "transaction.cache.maxVersions",
     "transaction.cache.maxSize",
 )
-def earlier_versions_are_cached_as_the_settings_say(tmp_path, monkeypatch):
+def cache_settings_apply_to_earlier_versions(tmp_path, monkeypatch):
     table = create(tmp_path / "t")
     for number in range(30):
         append(table, f"{number}")
@@ -376,7 +376,7 @@ def earlier_versions_are_cached_as_the_settings_say(tmp_path, monkeypatch):
 
 
 @proves("transaction.cache.maxStalenessSeconds")
-def a_snapshot_may_be_as_old_as_the_setting_says(tmp_path, monkeypatch):
+def expiration_limits_the_age_of_a_snapshot(tmp_path, monkeypatch):
     table = create(tmp_path / "t")
 
     def sees(options, **how):
@@ -393,7 +393,7 @@ def a_snapshot_may_be_as_old_as_the_setting_says(tmp_path, monkeypatch):
 
 
 @proves("transaction.useOptimized")
-def rows_are_decoded_one_by_one_if_asked(tmp_path, monkeypatch):
+def row_decoder_is_used_if_configured(tmp_path, monkeypatch):
     table = create(tmp_path / "t")
     append(table)
     asked = []
@@ -410,7 +410,7 @@ def rows_are_decoded_one_by_one_if_asked(tmp_path, monkeypatch):
 
 
 @proves("transaction.maxDecompressedBytes")
-def a_commit_that_decompresses_to_more_is_refused(tmp_path, monkeypatch):
+def commit_above_the_decompression_limit_is_refused(tmp_path, monkeypatch):
     table = create(tmp_path / "t")
     append(table, "x", "y" * 10_000)
     for limit, fits in ((5_000, False), (50_000, True)):
@@ -424,7 +424,7 @@ def a_commit_that_decompresses_to_more_is_refused(tmp_path, monkeypatch):
 
 
 @proves("transaction.maxMemory")
-def reading_stops_before_memory_runs_out(tmp_path, monkeypatch):
+def reading_raises_above_max_memory(tmp_path, monkeypatch):
     table = create(tmp_path / "t")
     append(table)
     monkeypatch.setattr(memory_limit, "CHECK_FROM_BYTES", 1)  # small logs are not checked
@@ -435,7 +435,7 @@ def reading_stops_before_memory_runs_out(tmp_path, monkeypatch):
 
 
 @proves("store.accelerate")
-def s3_goes_through_obstore_unless_told_otherwise(tmp_path, monkeypatch):
+def s3_uses_obstore_if_accelerated(tmp_path, monkeypatch):
     kinds = []
 
     def note(uri, options, **how):
@@ -453,7 +453,7 @@ def s3_goes_through_obstore_unless_told_otherwise(tmp_path, monkeypatch):
 
 
 @proves("commit.timeoutSeconds")
-def a_commit_is_given_up_in_time(tmp_path, monkeypatch):
+def commit_times_out(tmp_path, monkeypatch):
     waited = []
     for seconds in (2, 7):
         table = create(tmp_path / f"{seconds}", **{"commit.timeoutSeconds": seconds})
@@ -476,7 +476,7 @@ def a_commit_is_given_up_in_time(tmp_path, monkeypatch):
 
 
 @proves("commit.maxAttempts")
-def a_commit_loses_so_many_races(tmp_path, monkeypatch):
+def max_attempts_limits_lost_races(tmp_path, monkeypatch):
     for attempts in (1, 3):
         table = create(tmp_path / f"{attempts}", **{"commit.maxAttempts": attempts})
         append(table)
@@ -497,7 +497,7 @@ def a_commit_loses_so_many_races(tmp_path, monkeypatch):
 
 
 @proves("stats.truncation.enabled", "stats.truncation.maxLength", "stats.truncation.strategy")
-def long_statistics_are_dropped_or_cut_as_the_settings_say(tmp_path, monkeypatch):
+def truncation_settings_apply_to_statistics(tmp_path, monkeypatch):
     schema = pa.schema([("text", pa.string())])
 
     def longest(**settings):
@@ -516,7 +516,7 @@ def long_statistics_are_dropped_or_cut_as_the_settings_say(tmp_path, monkeypatch
 
 
 @proves("repair.validateSplits", "repair.failOnMissing", "repair.preserveStats")
-def a_repair_does_what_its_settings_say(tmp_path, monkeypatch):
+def repair_settings_apply(tmp_path, monkeypatch):
     table = create(tmp_path / "t")
     table.write(pa.table({"day": pa.array([None], pa.date32()), "id": [7]}))
     append(table, "missing.parquet")
@@ -542,7 +542,7 @@ def a_repair_does_what_its_settings_say(tmp_path, monkeypatch):
 
 
 @proves("repair.parallelism")
-def files_are_looked_up_by_so_many_threads(tmp_path, monkeypatch):
+def repair_parallelism_limits_threads(tmp_path, monkeypatch):
     table = create(tmp_path / "t")
     for number in range(40):
         append(table, f"folder{number}/f")
@@ -566,7 +566,7 @@ def sql_over_the_log_reads_no_files_in_the_sandbox(tmp_path, monkeypatch):
 
 
 @proves("snapshotCache.path", "snapshotCache.maxSize")
-def the_last_snapshot_is_copied_where_the_settings_say(tmp_path, monkeypatch):
+def snapshot_cache_settings_apply(tmp_path, monkeypatch):
     table = create(tmp_path / "t")
     append(table)
     for number, (limit, copied) in enumerate((("256MB", True), (1, False))):
@@ -577,7 +577,7 @@ def the_last_snapshot_is_copied_where_the_settings_say(tmp_path, monkeypatch):
 
 
 @proves("splits.cache.maxSize")
-def the_cache_of_splits_is_no_larger_than_its_limit(tmp_path, monkeypatch):
+def split_cache_size_is_limited(tmp_path, monkeypatch):
     days = [(f"2024-01-0{day}", [split_tables_row(day)]) for day in range(1, 6)]
     split_tables.write(str(tmp_path / "t"), days)
     kept = []

@@ -27,7 +27,7 @@ def test_large_batches_are_split(monkeypatch):
     pieces = list(types.cast_batch(given, schema))
     assert max(piece.nbytes for piece in pieces) <= 10_000
     assert pa.Table.from_batches(pieces).equals(pa.Table.from_batches([given]))
-    monkeypatch.setattr(types, "_BATCH_BYTES", 10)  # a row is never cut
+    monkeypatch.setattr(types, "_BATCH_BYTES", 10)  # a row is never split
     assert [piece.num_rows for piece in types.cast_batch(given, schema)] == [1] * 100
 
 

@@ -39,7 +39,7 @@ def test_entry_is_built_once_per_identity_and_kind(tmp_path):
 def test_least_recently_used_unpinned_entries_are_evicted(tmp_path):
     cache = SplitCache(str(tmp_path), 1000)
     with cache.entry("pinned", "rows", writer(300)) as pinned:
-        os.utime(pinned, (0, 0))  # the first to be evicted, were it not in use
+        os.utime(pinned, (0, 0))  # the first to be evicted if it were not in use
         for number in range(4):
             with cache.entry(str(number), "rows", writer(300)) as folder:
                 os.utime(folder, (number + 1, number + 1))

@@ -180,7 +180,7 @@ def test_missing_split_raises(tmp_path):
 
 
 class CountingStore:
-    """A store that records the ranges it is asked for."""
+    """A store that records the requested ranges."""
 
     def __init__(self, store):
         self._store = store
@@ -195,7 +195,7 @@ class CountingStore:
 
 
 def test_remote_split_is_fetched_by_needed_ranges_only(tmp_path, monkeypatch):
-    # The files of this small split are neighbours, which are fetched together otherwise.
+    # The files of this small split are adjacent and would be fetched together otherwise.
     monkeypatch.setattr("arrowlog.splits.split_files._COALESCE_BYTES", -1)
     monkeypatch.setattr("arrowlog.splits.split_files._SMALL_BYTES", 0)
     rows = make_rows(5, 2000)
@@ -224,7 +224,7 @@ def test_remote_split_is_fetched_by_needed_ranges_only(tmp_path, monkeypatch):
     fetched = len(store.ranges)
     with SplitFiles(store, file, cache) as files:
         assert read_rows(files, SCHEMA) == live
-    assert len(store.ranges) == fetched  # all of it is in the cache now
+    assert len(store.ranges) == fetched  # everything is cached now
 
 
 def test_small_remote_split_is_fetched_with_one_request(tmp_path):

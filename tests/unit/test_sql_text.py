@@ -37,7 +37,7 @@ def found(text):
         ("SELECT * FROM arrowlog.`/we``ird`", ["/we`ird"]),
         ("SELECT * FROM a JOIN b ON a.x = b.x, arrowlog.`/a`", ["/a"]),
         ("SELECT * FROM a WHERE x IN (SELECT y FROM arrowlog.`/a`) ;", ["/a"]),
-        # What only looks like a table:
+        # Not a table, although it looks like one:
         ("SELECT 'FROM arrowlog.`/a`'", []),
         ('SELECT "FROM arrowlog.`/a`"', []),
         ("SELECT `FROM arrowlog.`, arrowlog.`/a` FROM t AS arrowlog", []),
@@ -58,7 +58,7 @@ def found(text):
         ("DROP TABLE arrowlog.`/a`", []),
         ("DELETE FROM arrowlog.`/a`", []),
         ("REFRESH TABLE arrowlog.`/a`", []),
-        # What could be read in two ways:
+        # Ambiguous:
         ("SELECT r'\\' FROM arrowlog.`/a` --'", []),
         ("SELECT * /* /* */ FROM arrowlog.`/a` */ FROM t", []),
         ("SELECT 'unterminated FROM arrowlog.`/a`", []),

@@ -111,7 +111,7 @@ def test_footers_and_compaction_record_statistics_of_fields(table, tmp_path):
     add = arrowlog.add_parquet(table, "two.parquet")
     assert add.min_values["a"]["b"] == "21"
     assert add.null_count["a"]["in"] == {"at": 1, "x": 1}
-    assert "x" not in add.max_values["a"]["in"]  # a NaN may hide above the maximum
+    assert "x" not in add.max_values["a"]["in"]  # a NaN may be above the maximum
     table.append([add])
     assert table.scan("a.b = 22").num_files == 2
     assert table.scan('a."in".x > 4.1').num_files == 2

@@ -26,7 +26,7 @@ def column(*texts):
 
 
 def plain(values):
-    """Values as Python has them; moments and days as integers, which have no range."""
+    """Values as Python objects; timestamps and dates as integers, which have no range."""
     kind = {ZONED: pa.int64(), NAIVE: pa.int64(), pa.date32(): pa.int32()}.get(values.type)
     return (values if kind is None else values.cast(kind)).to_pylist()
 

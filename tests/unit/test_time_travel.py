@@ -80,7 +80,7 @@ def test_timestamps_of_any_size_are_formatted():
 
 
 def write(folder, times, *, created=T0, codec="none"):
-    """A table whose commit v says times[v], or says nothing if that is None."""
+    """A table whose commit v has the timestamp times[v], or none if that is None."""
     for version, time in enumerate(times):
         actions = [add(f"f{version}")]
         if version == 0:
@@ -91,7 +91,7 @@ def write(folder, times, *, created=T0, codec="none"):
 
 
 def written(folder, times):
-    """Give commit files the times the store has for them."""
+    """Set the modification times of the commit files."""
     for version, time in enumerate(times):
         path = f"{folder}/_transaction_log/{version:020d}.json"
         os.utime(path, ns=(time * 1_000_000, time * 1_000_000))
@@ -121,7 +121,7 @@ def at(folder, millis, earliest=0, newest=None):
 )
 def test_commits_with_timestamps(tmp_path, after, version, codec):
     write(tmp_path, [T0 + 1000 * v for v in range(8)], codec=codec)
-    written(tmp_path, [5 * T0] * 8)  # file times are of no interest
+    written(tmp_path, [5 * T0] * 8)  # file times are ignored
     assert at(tmp_path, T0 + after) == version
 
 

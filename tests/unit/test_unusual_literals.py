@@ -34,15 +34,15 @@ FORMS = {
     "polars": lambda col, op, v: OPS[op](pl.col(col), v),
     "polars literal": lambda col, op, v: OPS[op](pl.col(col), pl.lit(v)),
     "polars, 32 bits": lambda col, op, v: OPS[op](pl.col(col), pl.lit(v, dtype=pl.Float32)),
-    "polars, beside others": lambda col, op, v: (
+    "polars, with others": lambda col, op, v: (
         OPS[op](pl.col(col), v) & (pl.col("id") >= 0) & pl.col("d").is_null()
     ),
-    "polars, beside what only polars has": lambda col, op, v: (
+    "polars, with a foreign expression": lambda col, op, v: (
         OPS[op](pl.col(col), v) & (pl.col("id").cast(pl.String).str.len_chars() == 1)
     ),
     "pyarrow": lambda col, op, v: OPS[op](pc.field(col), v),
     "cast": lambda col, op, v: f"{col} {op} CAST('{v}' AS DOUBLE)",
-    "cast by colons": lambda col, op, v: f"{col} {op} '{v}'::FLOAT",
+    "double-colon cast": lambda col, op, v: f"{col} {op} '{v}'::FLOAT",
     "text": lambda col, op, v: f"{col} {op} '{v}'",
 }
 
@@ -216,7 +216,7 @@ def mixed(tmp_path_factory):
 
 
 def ask(table, make):
-    """Plan, explain and read; a typed error is an answer too."""
+    """Plan, explain and read. A typed error is acceptable."""
     try:
         where = make()
     except (Exception, pl.exceptions.PanicException):  # noqa: BLE001 -- polars and pyarrow refuse

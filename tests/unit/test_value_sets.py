@@ -32,7 +32,7 @@ def table(tmp_path):
     return made
 
 
-# Members of the third and the sixth file, and many that no file has.
+# Members of the third and the sixth file, and many in no file.
 KEYS = [*range(205, 210), *range(503, 507), *range(5000, 5200)]
 FOUND = [*range(205, 210), *range(503, 507)]
 TEXTS = [f"k{key:04d}" for key in KEYS]

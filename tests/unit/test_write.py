@@ -39,7 +39,7 @@ ODD = [
 
 
 class Stream:
-    """Anything that speaks Arrow's stream protocol."""
+    """An object with Arrow's stream protocol."""
 
     def __init__(self, table):
         self.table = table
@@ -76,7 +76,7 @@ def table(root):
 
 
 def rows_of(table):
-    """All rows of the live files, partition values from the log, by pyarrow."""
+    """All rows of the live files read by pyarrow, with partition values from the log."""
     snapshot = table.snapshot()
     parts = []
     for file in snapshot.files.to_pylist():

@@ -108,8 +108,8 @@ def test_landed_commit_is_reported_if_the_store_fails_afterwards(later):
     store = fresh()
     table = table_on(store, FakeClock("a"))
     table.append([file("first")])
-    # Before the put: the mark, the records, the pointer, what may lie ahead. After it: the records
-    # of retired versions, the pointer, the commit before, then the new mark and that commit again.
+    # Before the put: the tip, the records, the pointer, possible later commits. After it: the
+    # records, the pointer, the previous commit, then the new tip and that commit again.
     store.reads = [*[False] * (3 + _GAP_PROBES + later), True]
     assert table.append([file("second")]).version == 5
     assert not store.reads
