@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     )
     from arrowlog.maintenance.checkpointing import (
         BackgroundCheckpointer,
+        choose_form,
         make_checkpoint,
     )
     from arrowlog.maintenance.cleanup import (
@@ -65,6 +66,7 @@ _HOMES = {
     ),
     "checkpointing": (
         "BackgroundCheckpointer",
+        "choose_form",
         "make_checkpoint",
     ),
     "cleanup": (
@@ -120,6 +122,7 @@ __all__ = [
     "Skips",
     "VacuumResult",
     "adopt",
+    "choose_form",
     "classify_files",
     "classify_table_files",
     "find_all_referenced_files",
