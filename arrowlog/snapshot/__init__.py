@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from arrowlog.snapshot.checkpoint.rows import (
         RebuildRecipe,
+        StoredFileStats,
         choose_sort_columns,
         flatten_all_maps,
         from_checkpoint_rows,
@@ -177,6 +178,7 @@ _HOMES = {
     ),
     "checkpoint.rows": (
         "RebuildRecipe",
+        "StoredFileStats",
         "choose_sort_columns",
         "flatten_all_maps",
         "from_checkpoint_rows",
@@ -316,6 +318,7 @@ __all__ = [
     "State",
     "StateWriter",
     "StatsTruncation",
+    "StoredFileStats",
     "TimestampLike",
     "VersionGap",
     "WrittenCheckpoint",
