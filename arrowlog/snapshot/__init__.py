@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         CheckpointPartReader,
         encode_stored_schema,
     )
+    from arrowlog.snapshot.checkpoint.row_spill import SpilledFiles
     from arrowlog.snapshot.checkpoint.rows import (
         RebuildRecipe,
         choose_sort_columns,
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
     from arrowlog.snapshot.checkpoint.state import (
         StateWriter,
         WrittenState,
+    )
+    from arrowlog.snapshot.checkpoint.streaming import (
+        StreamedState,
+        spill_checkpoint_files,
+        stream_newest_state,
     )
     from arrowlog.snapshot.file_table import (
         FileStats,
@@ -175,6 +181,7 @@ _HOMES = {
         "CheckpointPartReader",
         "encode_stored_schema",
     ),
+    "checkpoint.row_spill": ("SpilledFiles",),
     "checkpoint.rows": (
         "RebuildRecipe",
         "choose_sort_columns",
@@ -187,6 +194,11 @@ _HOMES = {
     "checkpoint.state": (
         "StateWriter",
         "WrittenState",
+    ),
+    "checkpoint.streaming": (
+        "StreamedState",
+        "spill_checkpoint_files",
+        "stream_newest_state",
     ),
     "file_table": (
         "FileStats",
@@ -313,9 +325,11 @@ __all__ = [
     "SharedPartsLost",
     "Snapshot",
     "SnapshotTracker",
+    "SpilledFiles",
     "State",
     "StateWriter",
     "StatsTruncation",
+    "StreamedState",
     "TimestampLike",
     "VersionGap",
     "WrittenCheckpoint",
@@ -370,9 +384,11 @@ __all__ = [
     "rebased_state",
     "replay_actions",
     "retired_record_error",
+    "spill_checkpoint_files",
     "storage_order",
     "storage_sort_keys",
     "stream_actions",
+    "stream_newest_state",
     "to_checkpoint_rows",
     "to_comparable",
     "to_epoch_millis",
