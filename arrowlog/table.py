@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from arrowlog import maintenance, recovery, scan, transaction
+from arrowlog import history, maintenance, recovery, scan, transaction
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.display import format_html_card
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import OnFirstUse, require_polars
-from arrowlog.history import HistoryQueries
 from arrowlog.metering import metrics_of
 from arrowlog.scan import ReadableRows
 from arrowlog.snapshot import (
@@ -31,11 +30,13 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import duckdb
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from arrowlog.formats import Metadata, Protocol
+    from arrowlog.history import Diff, HistorySession, Overview
     from arrowlog.maintenance import (
         AdoptResult,
         BackgroundCheckpointer,
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
     from arrowlog.recovery import Findings
     from arrowlog.report import TableReport
     from arrowlog.scan import Engine, LazyRows, ReadLog, ReadReport, ScanPlan
-    from arrowlog.snapshot import CachePart, CacheStats, CheckpointResult, Snapshot
+    from arrowlog.snapshot import CachePart, CacheStats, CheckpointResult, PeriodLike, Snapshot
     from arrowlog.transaction import Add, CommitResult, WriteMode, WriteSession
 
 
-class Table(ReadableRows, HistoryQueries):
+class Table(ReadableRows):
     """A table on a file system or object store: data files and a transaction log.
 
     A handle reads lazily, caches the newest snapshot and refreshes it incrementally. It can be
@@ -144,6 +145,10 @@ class Table(ReadableRows, HistoryQueries):
         return maintenance.BackgroundCheckpointer(
             self._store, SystemClock(), allow_external_paths=external
         )
+
+    @OnFirstUse
+    def _history_session(self) -> HistorySession:
+        return history.HistorySession(self._tracker)
 
     @OnFirstUse
     def _session(self) -> WriteSession:
@@ -350,6 +355,96 @@ class Table(ReadableRows, HistoryQueries):
     def refresh(self) -> Snapshot:
         """Read the commits that are new since the last snapshot; return the newest snapshot."""
         return self._tracker.latest()
+
+    def history(
+        self, limit: int | None = None, *, progress: Callable[[int, int], None] | None = None
+    ) -> pa.Table:
+        """Return one row per commit, newest first: time, operation, files, bytes, rows, writer.
+
+        Args:
+            limit: read only this many commits.
+            progress: called with the number of commits read and their total.
+
+        Raises:
+            InvalidRequest: `limit` is not a non-negative integer.
+            LogCorrupt: a commit is damaged.
+        """
+        return self._history_session.history(limit, progress)
+
+    def diff(
+        self,
+        a: PeriodLike | None = None,
+        b: PeriodLike | None = None,
+        *,
+        since: PeriodLike | None = None,
+        until: PeriodLike | None = None,
+    ) -> Diff:
+        """Return what turns one version into another: two versions, or the changes of a time.
+
+        `diff(3, 9)` compares versions, in either direction. `diff("yesterday")` and
+        `diff(date(2024, 10, 1))` are the commits of a day, in UTC, and `diff(since="24h")` those of
+        the last 24 hours.
+
+        Args:
+            a: a version, or a time as for `since`. One day alone ends with that day.
+            b: a version, or a time as for `until`.
+            since: include commits from this time on: a datetime, a date, ISO text, a timedelta or
+                duration such as `"24h"` before now, `"today"` or `"yesterday"`. A time before the
+                table was created includes all commits after the creation.
+            until: include commits up to this time, or to the end of this day; by default all.
+
+        Raises:
+            InvalidRequest: a version is not there, or those from before the time were cleaned up.
+        """
+        now_ms = SystemClock().now_ms()
+        first, last = history.choose_diff_versions(
+            self._tracker, a, b, since=since, until=until, now_ms=now_ms
+        )
+        return history.diff_snapshots(
+            self._tracker.at_version(first), self._tracker.at_version(last)
+        )
+
+    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
+        """Return a lazy DuckDB relation over the history of the table.
+
+        The views are `commits`, `actions`, `adds`, `removes`, `skips`, `metadata`, `protocols`,
+        `checkpoints`, `files`, `file_lifetimes`, `file_bounds`, `file_bounds_by_version` and
+        `coverage`; the table functions `files_at(version)` and `file_bounds_at(version)` return the
+        live files of a version, and the bounds over which `ScanPlan.sql` runs.
+
+        A query can do what DuckDB can: read and write any file of this user (`read_csv`, `COPY`,
+        `ATTACH`), load extensions and use the network. Open the table with
+        `options={"history.sandbox": True}` if queries come from an untrusted source.
+
+        Raises:
+            InvalidRequest: the query is invalid. An error in the log is raised when the relation is
+                executed, as a DuckDB exception with arrowlog's message; `query` raises arrowlog's.
+        """
+        return self._history_session.sql(query)
+
+    def query(self, query: str, *, progress: Callable[[int, int], None] | None = None) -> pa.Table:
+        """Execute a query over the same views as `sql` and return the result as a table.
+
+        Raises arrowlog's exceptions, never DuckDB's. Like `sql`, a query can access any file unless
+        `history.sandbox` is set.
+
+        Raises:
+            InvalidRequest: the query is invalid.
+            LogCorrupt: the log is damaged.
+        """
+        return self._history_session.query(query, progress)
+
+    def connect(self) -> duckdb.DuckDBPyConnection:
+        """Return a new DuckDB connection with the same views over the current log.
+
+        The caller owns it. It can access any file unless `history.sandbox` is set, and raises
+        DuckDB's exceptions.
+        """
+        return self._history_session.connect()
+
+    def overview(self, commits: int = 5) -> Overview:
+        """Summarize the newest version on one screen, with its last commits and warnings."""
+        return history.summarize_table(self._history_session, commits)
 
     def append(
         self,

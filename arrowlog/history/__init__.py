@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from arrowlog.history.commit_history import (
         missing_commit_is_corrupt,
     )
-    from arrowlog.history.queries import (
-        HistoryQueries,
-    )
     from arrowlog.history.reports import (
         Diff,
         Overview,
+        choose_diff_versions,
+        diff_snapshots,
+        summarize_table,
     )
     from arrowlog.history.session import (
         HistorySession,
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 # Each name is imported on first use, so that opening a table loads only what it needs.
 _HOMES = {
     "commit_history": ("missing_commit_is_corrupt",),
-    "queries": ("HistoryQueries",),
-    "reports": ("Diff", "Overview"),
+    "reports": ("Diff", "Overview", "choose_diff_versions", "diff_snapshots", "summarize_table"),
     "session": ("HistorySession",),
     "view_columns": ("TIMESTAMP_MS", "cast_to_view_type"),
 }
@@ -35,11 +34,13 @@ _HOMES = {
 __all__ = [
     "TIMESTAMP_MS",
     "Diff",
-    "HistoryQueries",
     "HistorySession",
     "Overview",
     "cast_to_view_type",
+    "choose_diff_versions",
+    "diff_snapshots",
     "missing_commit_is_corrupt",
+    "summarize_table",
 ]
 
 if not TYPE_CHECKING:

@@ -21,6 +21,7 @@ CONTRACTS = (
     "formats.delta",
     "formats.indextables",
     "decode",
+    "splits",
     "snapshot",
     "predicate",
     "scan",
@@ -28,6 +29,7 @@ CONTRACTS = (
     "maintenance",
     "recovery",
     "history",
+    "report",
     "statements",
 )
 
