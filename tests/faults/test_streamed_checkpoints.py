@@ -1,4 +1,4 @@
-"""Checkpoints of a log that is replayed backward: damage, failures and races leave none of them."""
+"""Checkpoints streamed by backward replay: damage, failures and races publish none of them."""
 
 import errno
 import glob
@@ -90,7 +90,7 @@ def replace_text(path, old, new):
 @pytest.mark.promise("errors.typed_and_named")
 @pytest.mark.parametrize("version", [0, 1, 6, NEWEST])
 @pytest.mark.parametrize(("old", "new"), [('"path":"', '"path":'), ("{", "x{"), ('"add', "add")])
-def test_a_damaged_commit_leaves_no_checkpoint(root, version, old, new):
+def test_damaged_commit_raises_and_writes_no_checkpoint(root, version, old, new):
     if version == 0:
         old, new = '"schemaString":"', '"schemaString":"x'
     replace_text(commit_file(root, version), old, new)
@@ -100,7 +100,7 @@ def test_a_damaged_commit_leaves_no_checkpoint(root, version, old, new):
     assert not checkpoint_files(root)
 
 
-def test_a_commit_that_lacks_an_action_leaves_no_checkpoint(root):
+def test_commit_with_a_missing_action_raises_and_writes_no_checkpoint(root):
     with open(commit_file(root, 5)) as file:
         lines = file.readlines()
     with open(commit_file(root, 5), "w") as file:
@@ -110,7 +110,7 @@ def test_a_commit_that_lacks_an_action_leaves_no_checkpoint(root):
     assert not checkpoint_files(root)
 
 
-def test_a_protocol_of_the_future_is_refused(root):
+def test_newer_protocol_is_refused(root):
     newer = {"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}}
     testing.write_commit(root, NEWEST + 1, [newer])
     with pytest.raises(UnsupportedProtocol):
@@ -118,14 +118,14 @@ def test_a_protocol_of_the_future_is_refused(root):
     assert not checkpoint_files(root)
 
 
-def test_a_path_out_of_the_table_is_refused(root):
+def test_external_path_is_refused(root):
     testing.write_commit(root, NEWEST + 1, [testing.add("../x.parquet", {"day": "2024-01-01"})])
     with pytest.raises(LogCorrupt, match="outside the table"):
         arrowlog.Table(root, options=OPTIONS).checkpoint()
     assert not checkpoint_files(root)
 
 
-def test_a_new_schema_in_the_middle_counts(root, streamed):
+def test_schema_change_between_commits_is_applied(root, streamed):
     wider = SCHEMA.append(pa.field("name", pa.string()))
     replaced = testing.metadata(wider, ["day"])
     with open(commit_file(root, 6)) as file:
@@ -142,7 +142,7 @@ def test_a_new_schema_in_the_middle_counts(root, streamed):
 
 
 @pytest.mark.parametrize("at", ["open", "write"])
-def test_without_room_for_a_temporary_file_files_are_kept_in_memory(root, streamed, at):
+def test_full_temporary_disk_falls_back_to_memory(root, streamed, at):
     expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
     full = OSError(errno.ENOSPC, "No space left on device")
     if at == "open":
@@ -160,7 +160,7 @@ def test_without_room_for_a_temporary_file_files_are_kept_in_memory(root, stream
 
 
 @pytest.mark.promise("checkpoint.damage_is_found")
-def test_a_damaged_checkpoint_below_is_bypassed(root):
+def test_damaged_base_checkpoint_is_bypassed(root):
     expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
     parquet_checkpoints.write(root, 5)
     part = max(glob.glob(f"{parquet_checkpoints.folder(root)}/*.parquet"), key=os.path.getsize)
@@ -181,7 +181,7 @@ class _Lost(Exception):
 
 @pytest.mark.promise("checkpoint.changes_nothing")
 @pytest.mark.parametrize("failure", [StoreUnavailable("no", next=""), _Lost()])
-def test_a_failure_while_parts_are_written_publishes_nothing(root, streamed, failure):
+def test_failure_while_writing_parts_publishes_nothing(root, streamed, failure):
     expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
     put, count = parquet.put_identical, []
 
@@ -204,7 +204,7 @@ def test_a_failure_while_parts_are_written_publishes_nothing(root, streamed, fai
 
 
 @pytest.mark.promise("checkpoint.changes_nothing")
-def test_another_writer_of_the_same_checkpoint_wins(root, streamed):
+def test_concurrent_writer_of_the_same_checkpoint_wins(root, streamed):
     expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
     put, others = parquet.put_manifest, []
 
@@ -226,7 +226,7 @@ def test_another_writer_of_the_same_checkpoint_wins(root, streamed):
     assert parquet_checkpoints.said(arrowlog.Table(root).snapshot()) == expected
 
 
-def test_a_commit_that_is_deleted_meanwhile_is_noticed(root, streamed):
+def test_commit_deleted_meanwhile_is_detected(root, streamed):
     parquet_checkpoints.write(root, 5)
     expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
     decode, done = streaming._BackwardReplay._decode, []

@@ -1,4 +1,4 @@
-"""Checkpoints of a log that is replayed backward, without its files in memory, against a model."""
+"""Checkpoints streamed by backward replay, without the files in memory, against a model."""
 
 import random
 import shutil
@@ -67,7 +67,7 @@ def checkpoint_in_memory(root, version, form="parquet"):
 
 @pytest.mark.promise("checkpoint.changes_nothing")
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
-def test_a_streamed_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
+def test_streamed_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
     SEEN.clear()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
@@ -128,7 +128,7 @@ def build_sortable(root, commits=24, files=40, seed=0):
 
 
 @pytest.mark.parametrize("based", [False, True])
-def test_the_order_and_the_index_are_those_of_files_in_memory(based, tmp_path, monkeypatch):
+def test_order_and_index_equal_the_in_memory_checkpoint(based, tmp_path, monkeypatch):
     plain, root = tmp_path / "plain", tmp_path / "streamed"
     newest = build_sortable(plain)
     parquet_checkpoints.small_groups(monkeypatch, 16)
@@ -152,7 +152,7 @@ def test_the_order_and_the_index_are_those_of_files_in_memory(based, tmp_path, m
     assert paths[0].equals(paths[1])
 
 
-def test_a_checkpoint_in_full_on_a_checkpoint_is_streamed(tmp_path, monkeypatch):
+def test_full_checkpoint_on_top_of_a_checkpoint_is_streamed(tmp_path, monkeypatch):
     newest = build_sortable(tmp_path)
     parquet_checkpoints.small_groups(monkeypatch, 16)
     checkpoint_in_memory(tmp_path, newest // 2)
@@ -172,7 +172,7 @@ def test_a_checkpoint_in_full_on_a_checkpoint_is_streamed(tmp_path, monkeypatch)
         assert parquet_checkpoints.said(after) == expected
 
 
-def test_statistics_are_truncated_as_of_files_in_memory(tmp_path, monkeypatch):
+def test_statistics_are_truncated_like_in_memory(tmp_path, monkeypatch):
     long = "x" * 5000
     opening = [testing.protocol(), testing.metadata(pa.schema([("name", pa.string())]), [])]
     testing.write_commit(tmp_path / "a", 0, opening)
@@ -190,7 +190,7 @@ def test_statistics_are_truncated_as_of_files_in_memory(tmp_path, monkeypatch):
     assert "minValues.name" not in other.state.adds.column_names
 
 
-def test_keys_that_were_seen_are_found():
+def test_seen_keys_are_found():
     rng = random.Random(0)
     for _ in range(cases(20)):
         seen, known = SeenKeys(), set()
@@ -206,7 +206,7 @@ def test_keys_that_were_seen_are_found():
             known.update(keys)
 
 
-def test_keys_with_one_equal_hash_are_told_apart():
+def test_keys_with_one_equal_hash_are_distinguished():
     seen = SeenKeys()
 
     def hashes(firsts, seconds):

@@ -122,7 +122,7 @@ def checkpoint_by_tasks(work, state, forms, rng):
 
 
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
-def test_random_histories_are_dealt_to_parts(batch, tmp_path, monkeypatch):
+def test_random_histories_are_distributed_to_parts(batch, tmp_path, monkeypatch):
     from arrowlog.spark import rebuild as module
 
     for seed in range(batch * BATCH, (batch + 1) * BATCH):

@@ -64,7 +64,7 @@ def decoded(window, data, version, *, columnar=True):
     } | {"times": actions.table("remove").sort_by("seq")["deletionTimestamp"].to_pylist()}
 
 
-def test_adds_and_removes_keep_their_templates_from_one_file_to_the_next():
+def test_templates_of_adds_and_removes_are_reused_across_files():
     window, known = LineBuffer(1 << 20), []
     for version in range(1, 5):
         data = DATA + testing.lines(removes(version))
@@ -78,7 +78,7 @@ def test_adds_and_removes_keep_their_templates_from_one_file_to_the_next():
     assert known[3] == known[1]
 
 
-def test_lines_of_two_kinds_in_turns_are_all_decoded():
+def test_alternating_lines_of_two_templates_are_decoded():
     adds, gone = DATA.splitlines(keepends=True), testing.lines(removes(3)).splitlines(keepends=True)
     data = b"".join(line for pair in zip(adds, gone, strict=True) for line in pair)
     found = decoded(LineBuffer(1 << 20), data, 3)

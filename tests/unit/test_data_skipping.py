@@ -358,7 +358,7 @@ MANY = " AND ".join(f"id >= {low} AND id <= {30 - low}" for low in range(-9, 6))
         (f"({MANY}) IS NULL", "0123"),
     ],
 )
-def test_of_many_bounds_the_strongest_count(plan, where, kept):
+def test_strongest_of_many_bounds_applies(plan, where, kept):
     assert "".join(plan(where, *ID).paths) == kept
 
 

@@ -112,7 +112,7 @@ def test_runs_of_adjacent_rows():
 
 
 @pytest.mark.parametrize("most", [0, 2, 100])
-def test_lines_are_taken_in_runs_or_one_by_one(monkeypatch, most):
+def test_lines_are_extracted_in_runs_or_one_by_one(monkeypatch, most):
     monkeypatch.setattr(line_splitter, "_RUNS_MAX", most)
     lines = [b"x" * (number % 5) + b"\n" for number in range(40)]
     stops = np.cumsum(list(map(len, lines)))
@@ -125,7 +125,7 @@ def test_lines_are_taken_in_runs_or_one_by_one(monkeypatch, most):
 @pytest.mark.parametrize(
     "kinds", ["aaabbb", "bbbaaa", "abababab", "aabbbaabba", "b", "bbbb", "a" * 50 + "b" * 9]
 )
-def test_lines_of_another_layout_are_left_out_wherever_they_are(monkeypatch, most, kinds):
+def test_lines_of_another_layout_are_left_out_at_any_position(monkeypatch, most, kinds):
     monkeypatch.setattr(line_splitter, "_RUNS_MAX", most)
     lines = [
         b"a=%d,const,bb=x%d!" % (number, number) if kind == "a" else b"other,%d" % number
@@ -135,6 +135,6 @@ def test_lines_of_another_layout_are_left_out_wherever_they_are(monkeypatch, mos
     assert cut(lines) == ([[str(n) for n in rows], [f"x{n}" for n in rows]], rows)
 
 
-def test_a_block_of_commas_alone_has_them_all(monkeypatch):
+def test_block_of_only_commas_finds_all_of_them(monkeypatch):
     monkeypatch.setattr(line_splitter, "_SEARCHED_BYTES", 16)
     assert cut([b",,,,,,,"] * 40 + [b"a=1,const,bb=x!"]) == ([["1"], ["x"]], [40])

@@ -1,4 +1,4 @@
-"""The benchmark's S3 server in memory answers as S3 does, and delays."""
+"""The benchmark's in-memory S3 server responds like S3, with a configurable delay."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ def server():
         yield running
 
 
-def test_it_answers_as_s3_does(server):
+def test_responses_match_s3(server):
     store = open_store("s3://bucket/a table", options(server))
     store.check_writable("log")
     keys = [f"log/{number:05d}&<.json" for number in range(2100)]
@@ -45,14 +45,14 @@ def test_it_answers_as_s3_does(server):
     assert store.walk()["key"].to_pylist() == keys[2000:]
 
 
-def test_one_of_many_puts_wins(server):
+def test_one_of_several_concurrent_puts_wins(server):
     store = open_store("s3://bucket/t", options(server))
     with ThreadPoolExecutor(16) as pool:
         outcomes = list(pool.map(lambda n: store.put_if_absent("k", b"%d" % n), range(64)))
     assert outcomes.count(PutOutcome.DONE) == 1
 
 
-def test_the_delay_and_the_counts(server):
+def test_delay_and_request_counts(server):
     store = open_store("s3://bucket/t", options(server))
     store.put_if_absent("k", b"v")
     server.counts.clear()
