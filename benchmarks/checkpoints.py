@@ -2,11 +2,10 @@
 
 Opening is measured by the number of commits, once by replay and once from a checkpoint of the last
 one. `checkpoint again` is the next checkpoint after ten commits. Codecs are measured on the lines
-of commits, which is what a log consists of. Over the wire, a server on this machine is reached
-through a proxy that delays and counts requests; deltalake opens a table of its own there.
+of commits, which is what a log consists of. Over the wire, a server in memory delays and counts
+requests (`memory_s3`); deltalake opens a table of its own there.
 """
 
-import contextlib
 import os
 import time
 import uuid
@@ -16,8 +15,8 @@ from dataclasses import replace
 from benchmarks.cases import Setting, row, table
 from benchmarks.figures import OURS, Figure
 from benchmarks.fresh import in_turn, measure
-from benchmarks.proxy import Proxy
-from benchmarks.server import BUCKET, NoServer, seaweedfs
+from benchmarks.memory_s3 import MemoryS3
+from benchmarks.server import BUCKET
 from benchmarks.tables import Shape
 
 TITLES = {
@@ -107,36 +106,30 @@ def _timed(job):
 def wire(setting):
     """The same tables with and without a checkpoint, behind a wire of some length."""
     engines = [OURS, *(who for who in setting.peers if who == "deltalake")]
-    with contextlib.ExitStack() as places:
-        try:
-            proxy = places.enter_context(Proxy(places.enter_context(seaweedfs())))
-        except NoServer as error:
-            print(f"No figures for the wire: {error}")
-            return
+    with MemoryS3() as server:
         for commits in QUICK_WIRE_COMMITS if setting.quick else WIRE_COMMITS:
             for words, shape in _with_and_without(commits):
-                yield from _over_wire(
-                    setting, proxy, engines, f"{commits:,} commits, {words}", shape
-                )
+                title = f"{commits:,} commits, {words}"
+                yield from _over_wire(setting, server, engines, title, shape)
 
 
-def _over_wire(setting, proxy, engines, words, shape):
-    proxy.round_trip = 0
+def _over_wire(setting, server, engines, words, shape):
+    server.round_trip = 0
     uris = {who: f"s3://{BUCKET}/wire-{uuid.uuid4().hex}" for who in engines}
     for who, uri in uris.items():
-        _upload(table(setting, who, shape), uri, proxy.url)
+        _upload(table(setting, who, shape), uri, server.url)
     asked = {}
 
     def job(who):
-        proxy.counts.clear()
-        found = measure(who, "open_s3", uris[who], proxy.url)
+        server.counts.clear()
+        found = measure(who, "open_s3", uris[who], server.url)
         # The first measurement is made twice: its least is what one run asks.
-        asked[who] = min(sum(proxy.counts.values()), asked.get(who, float("inf")))
+        asked[who] = min(sum(server.counts.values()), asked.get(who, float("inf")))
         return found
 
     jobs = {who: lambda who=who: job(who) for who in engines}
     for trip in QUICK_TRIPS if setting.quick else TRIPS:
-        proxy.round_trip = trip / 1000
+        server.round_trip = trip / 1000
         yield in_turn("slow wire", f"{words}, + {trip} ms", jobs, setting.few())
     yield [Figure("wire requests", words, who, (asked[who],), unit="requests") for who in engines]
 

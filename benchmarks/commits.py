@@ -7,8 +7,8 @@ checkpoints. Every process commits once before the clock starts. On a disk, arro
 commit would survive a power cut (fsync of the file and of the folder); deltalake does not.
 
 Afterwards every add that was acknowledged must be in the table once, or there is no figure. S3 is
-SeaweedFS on this machine behind a wire of a given length (`proxy`). PyIceberg is left out: it
-commits through a catalog, whose time that would be.
+a server in memory that delays its answers (`memory_s3`). PyIceberg is left out: it commits through
+a catalog, whose time that would be.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ import uuid
 
 from benchmarks.figures import Figure
 from benchmarks.fresh import Failed, progress, too_slow
-from benchmarks.proxy import Proxy
-from benchmarks.server import BUCKET, NoServer, seaweedfs
+from benchmarks.memory_s3 import MemoryS3
+from benchmarks.server import BUCKET
 
 ENGINES = ("arrowlog", "deltalake")
 TITLES = {
@@ -150,7 +150,7 @@ def work(engine, uri, options, number, count, turn, gate, results):
     results.put((started, time.monotonic(), spent, good, wrong))
 
 
-def race(engine, uri, options, processes, total, proxy=None):
+def race(engine, uri, options, processes, total, server=None):
     """Many processes on one new table; commits a second, and what it took."""
     KINDS[engine].create(uri, options)
     spawn = multiprocessing.get_context("spawn")
@@ -168,13 +168,13 @@ def race(engine, uri, options, processes, total, proxy=None):
         worker.start()
     try:
         gate.wait(LATE_SECONDS)
-        if proxy is not None:
-            proxy.counts.clear()
+        if server is not None:
+            server.counts.clear()
         gate.wait(LATE_SECONDS)
         found = [results.get(timeout=LATE_SECONDS) for _ in workers]
     except (threading.BrokenBarrierError, queue.Empty):
         raise Failed(f"{engine}: a process failed, or took {LATE_SECONDS} s") from None
-    requests = {} if proxy is None else dict(proxy.counts)
+    requests = {} if server is None else dict(server.counts)
     for worker in workers:
         worker.join()
     good = [f"warm-{number}.parquet" for number in range(processes)]
@@ -255,36 +255,32 @@ def _places(setting, size):
             title = f"disk, {_processes(count)}"
             rounds = min(setting.rounds, size["rounds"])
             yield title, compare(title, _on_disk(root), count, size["disk"], rounds)
-        try:
-            proxy = places.enter_context(Proxy(places.enter_context(seaweedfs())))
-        except NoServer as error:
-            print(f"No figures for S3: {error}")
-            return
+        server = places.enter_context(MemoryS3())
         for trip, processes in size["trips"].items():
-            proxy.round_trip = trip / 1000
+            server.round_trip = trip / 1000
             for count in processes:
                 title = f"S3 + {trip} ms, {_processes(count)}"
-                yield title, compare(title, _on_s3(proxy.url), count, size["s3"], 1, proxy)
-        yield QUIET, {engine: [_quiet(engine, proxy)] for engine in ENGINES}
+                yield title, compare(title, _on_s3(server.url), count, size["s3"], 1, server)
+        yield QUIET, {engine: [_quiet(engine, server)] for engine in ENGINES}
 
 
-def _quiet(engine, proxy):
+def _quiet(engine, server):
     """What a refresh asks when nobody has committed."""
-    uri, options = _on_s3(proxy.url)(engine)
+    uri, options = _on_s3(server.url)(engine)
     KINDS[engine].create(uri, options)
     handle = KINDS[engine](uri, options)
     handle.commit("a.parquet")
     handle.refresh()
-    proxy.counts.clear()
+    server.counts.clear()
     handle.refresh()
-    return {"asked": sum(proxy.counts.values())}
+    return {"asked": sum(server.counts.values())}
 
 
 def _processes(count):
     return f"{count} process{'es' * (count > 1)}"
 
 
-def compare(title, place, processes, total, rounds, proxy=None):
+def compare(title, place, processes, total, rounds, server=None):
     """Ours and theirs in turn, each time on a table of its own; who takes long has fewer turns."""
     found = {engine: [] for engine in ENGINES}
     took = {}
@@ -295,7 +291,7 @@ def compare(title, place, processes, total, rounds, proxy=None):
                 continue
             started = time.monotonic()
             uri, options = place(engine)
-            found[engine].append(race(engine, uri, options, processes, total, proxy))
+            found[engine].append(race(engine, uri, options, processes, total, server))
             took.setdefault(engine, time.monotonic() - started)
     progress("")
     return found

@@ -75,7 +75,7 @@ def constants(c):
             f"{short(c['put_ms_at_20_ms'])} ms; {short(c['race_1'])} / {short(c['race_4'])} / "
             f"{short(c['race_16'])}"
         ),
-        "checking a checkpoint as clean-up does, a million files: JSON; Parquet": (
+        "checking a checkpoint as cleanup does, a million files: JSON; Parquet": (
             f"{span(c['verify_json_cpu_s_per_m'])}, {size(c['verify_json_mb_per_m'] * 1e6)}; "
             f"{span(c['verify_parquet_cpu_s_per_m'])}"
         ),
@@ -259,7 +259,7 @@ def batch_load(rate, found):
 
 
 def cleaning(c):
-    """A day's clean-up."""
+    """A day's cleanup."""
     rows = []
     for title, load in (
         ("as asked, kept 30 days", ASKED),
@@ -295,12 +295,12 @@ def limits(c):
     clean = costs.cleaning(c, ASKED)
     state = c["state_mb_per_m"] * ASKED.millions
     rows = [
-        ("LIST of a month, for history, time travel, clean-up", span(whole), "1 min", whole / 60),
+        ("LIST of a month, for history, time travel, cleanup", span(whole), "1 min", whole / 60),
         ("LIST from the pointer on, for every cold open", span(listed), "1 s", listed),
         ("checkpoints every 10 commits, as is the default", span(seconds), "0.1 s", seconds / 0.1),
         ("memory of a process that makes one", size(mb * 1e6), "16 GB", mb / 16_000),
         (
-            "memory of clean-up, which checks the JSON form",
+            "memory of cleanup, which checks the JSON form",
             size(clean["verify_mb"] * 1e6),
             "16 GB",
             clean["verify_mb"] / 16_000,
@@ -310,7 +310,7 @@ def limits(c):
         ("commits a second", "100", short(rate), 100 / rate),
         ("a reader that follows every second", f"{follows:.0%} of its time", "100%", follows),
         (
-            "looking for skips in what clean-up deletes, a day",
+            "looking for skips in what cleanup deletes, a day",
             span(clean["skips_s"]),
             "1 h",
             clean["skips_s"] / 3600,

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from arrowlog.decode.schema_decoder import LearnedShapes
     from arrowlog.formats import ActionFields, Format, Metadata, Protocol
 
 # A sequence number is `file number << SEQ_LINE_BITS | line number`.
@@ -133,6 +134,10 @@ class LineBuffer:
         self._stage: mmap | None = None
         # The templates of the lines decoded last; the next ones probably have them too.
         self.templates: list[LineTemplate] = []
+        # What the schema decoder has learned of lines without a template, and how often in a row
+        # none was found.
+        self.learned: LearnedShapes = {}
+        self.num_shapeless = 0
         self.clear()
 
     def clear(self) -> None:
@@ -152,6 +157,16 @@ class LineBuffer:
         """Forget the buffered lines; those that were separated, and the counts and sums, stay."""
         self._begin = self.size = 0
         self._arrow_lines, self.seq_numbers = None, []
+
+    def is_shapeless(self, num_lines: int) -> bool:
+        """Return whether to expect that lines share no template, as those before them.
+
+        A template is looked for again from time to time.
+        """
+        if not self.num_shapeless or num_lines < SCHEMA_MIN_LINES:
+            return False
+        self.num_shapeless = (self.num_shapeless + 1) % _SHAPELESS_BUFFERS_MAX
+        return self.num_shapeless > 0
 
     @property
     def kept(self) -> int:
@@ -416,6 +431,7 @@ SCHEMA_MIN_LINES = 400
 # template. The distances are uneven because lines may repeat at regular intervals.
 SAMPLE_POSITIONS = (443, 61, 211, 353, 607, 787, 907)
 _LINES_PER_SAMPLE = 3
+_SHAPELESS_BUFFERS_MAX = 16  # after so many buffers without a template, one is looked for again
 _KNOWN_TEMPLATES_MAX = 4  # kept from one buffer to the next
 _TEMPLATE_CANDIDATES = 4  # sample lines that are tried as the template
 
@@ -492,6 +508,7 @@ class PendingDecode:
     memory: pa.MemoryPool | None = None
     columnar: bool = True
     known: list[LineTemplate] = field(default_factory=list)
+    learned: LearnedShapes = field(default_factory=dict)
 
     def finish(self) -> ActionBatch:
         """Wait for the threads, release the window and return all actions in it.
@@ -509,7 +526,9 @@ class PendingDecode:
             first = self.shape, matches
             left = _decode_by_template(self.actions, self.lines, self.seq, *first, self.known)
             if self.columnar:
-                left = _decode_without_shape(self.actions, *left, self.pool, self.memory)
+                left = _decode_without_shape(
+                    self.actions, *left, self.pool, self.memory, self.learned
+                )
             _decode_rows(self.actions, left[1].to_pylist(), left[0].texts())
         finally:
             wait(self.pieces)
@@ -539,8 +558,9 @@ def start_decode(
     lines = LineBlock(view, window.kept)
     fields = window.format.actions
     template = None
-    if columnar and _worth_columnar(lines):
+    if columnar and _worth_columnar(lines) and not window.is_shapeless(lines.count):
         template = _pick_template(lines, fields, window.templates)
+        window.num_shapeless = 0 if template is not None else 1
     pieces = []
     if template is not None and pool is not None:
         pieces = [
@@ -558,6 +578,7 @@ def start_decode(
         window.pool,
         columnar,
         window.templates,
+        window.learned,
     )
     try:
         # The other lines are decoded here, while the pool works on the adds.
@@ -566,7 +587,7 @@ def start_decode(
             known = window.templates
             first = _match_picked(other_lines, fields, known)
             left = _decode_by_template(actions, other_lines, non_adds.seq, *first, known)
-            left = _decode_without_shape(actions, *left, None, window.pool)
+            left = _decode_without_shape(actions, *left, None, window.pool, window.learned)
             _decode_rows(actions, left[1].to_pylist(), left[0].texts())
         else:
             texts = [text[:-1] for text in non_adds.lines.to_pylist()]
@@ -654,6 +675,7 @@ def _decode_without_shape(
     seq: pa.Array,
     pool: Executor | None,
     memory: pa.MemoryPool | None,
+    learned: LearnedShapes,
 ) -> tuple[LineBlock, pa.Array]:
     """Decode lines that share their fields, and then lines of which some share a template.
 
@@ -661,7 +683,7 @@ def _decode_without_shape(
     """
     if lines.count < SCHEMA_MIN_LINES:
         return lines, seq
-    lines, seq = _decode_by_schema(actions, lines, seq, pool, memory)
+    lines, seq = _decode_by_schema(actions, lines, seq, pool, memory, learned)
     if not _worth_columnar(lines):
         return lines, seq
     first = _match_picked(lines, actions.format.actions, [], common=False)
@@ -674,13 +696,20 @@ def _decode_by_schema(
     seq: pa.Array,
     pool: Executor | None,
     memory: pa.MemoryPool | None,
+    learned: LearnedShapes,
 ) -> tuple[LineBlock, pa.Array]:
     """Decode lines that share their fields; returns the lines that are left, and their numbers."""
     # Imported here: the lines of most logs share a template.
     from arrowlog.decode.schema_decoder import decode_by_schema
 
     fields = actions.format.actions
-    decode = partial(decode_by_schema, fields=fields, min_lines=SCHEMA_MIN_LINES, pool=memory)
+    decode = partial(
+        decode_by_schema,
+        fields=fields,
+        min_lines=SCHEMA_MIN_LINES,
+        pool=memory,
+        learned=learned,
+    )
     left_seqs: list[pa.Array] = []
     left_lines: list[bytes | memoryview] = []
     start = 0
@@ -702,7 +731,7 @@ def _pick_template(
     """Return the template of a valid line near the middle, or None if no candidate has one.
 
     The other samples tell which values are the same everywhere and become constants. A template in
-    `known` that all samples fit is returned as it is; a new one is added to them. With `common`, at
+    `known` that still fits is returned as it is; a new one is added to them. With `common`, at
     least half of the samples have to fit the template.
     """
     samples: list[bytes] = []
@@ -710,7 +739,7 @@ def _pick_template(
         # Adjacent lines as well: lines at regular distances may repeat one another.
         samples += _lines_after(lines.data, len(lines.data) * position // 1000)
     for earlier in known:
-        if all(which_fit(earlier, samples[::_LINES_PER_SAMPLE])):
+        if _fits_again(earlier, samples[::_LINES_PER_SAMPLE]):
             return earlier
     for index, text in enumerate(samples[:_TEMPLATE_CANDIDATES]):
         try:
@@ -726,6 +755,13 @@ def _pick_template(
             del known[_KNOWN_TEMPLATES_MAX:]
             return template
     return None
+
+
+def _fits_again(template: LineTemplate, samples: Sequence[bytes]) -> bool:
+    """Return whether a template fits all samples of its action, which are at least half of all."""
+    head = str(template.parts[0]).partition(":")[0].encode()
+    same = [text for text in samples if text.startswith(head)]
+    return 2 * len(same) >= len(samples) > 0 and all(which_fit(template, same))
 
 
 def _lines_after(data: bytes | memoryview, position: int) -> list[bytes]:

@@ -32,9 +32,9 @@ from arrowlog.arrays import (
     concat_bytes,
     data_span,
     make_array,
-    make_scalar,
     repeat_bool,
 )
+from arrowlog.decode.line_splitter import cut_lines
 from arrowlog.decode.row_decoder import JSON_ERRORS, parse_counts
 from arrowlog.fork_safety import pl
 from arrowlog.formats import STATS_COUNTS, STATS_MAPS, FieldKind
@@ -72,6 +72,8 @@ _QUOTED_NUMBER = r'\1"\2"\3'
 # What is known of a JSON value: a dict with the members of an object; a list with one item, for
 # all elements of an array; str, float (for any number) or bool; None for null.
 Shape = Any
+# By action or field: the shape of its values, the number of samples and of fields in them.
+LearnedShapes = dict[str, tuple[Shape, int, int]]
 _DOUBLE = pa.float64()
 _SCALARS = (str, int, float, bool, type(None))
 _LEAF_TYPES: dict[Any, pa.DataType] = {str: pa.string(), bool: pa.bool_(), None: pa.null()}
@@ -105,26 +107,30 @@ def decode_by_schema(
     fields: ActionFields,
     min_lines: int = 1,
     pool: pa.MemoryPool | None = None,
+    learned: LearnedShapes | None = None,
 ) -> tuple[list[SchemaMatch], LeftLines]:
     """Decode a piece of whole lines, less than 2 GiB, each ending with a line feed.
 
-    Lines of an action that has fewer than `min_lines` are left alone.
+    Lines of an action that has fewer than `min_lines` are left alone. `learned` is what earlier
+    pieces have taught, and is told what this one teaches.
 
     Returns the lines that were decoded, and the others as they are. Malformed input is not an error
     here. The columns are those of the columnar decoder: maps and statistics are split into columns.
     """
-    lines = _split_lines(data)
+    lines = cut_lines(data)
     matches: list[SchemaMatch] = []
-    readable = _readable_lines(lines)
+    readable, num_chosen = _readable_lines(lines), 0
+    learned = {} if learned is None else learned
     for action in fields.fields:
-        if action == "commitInfo" or readable is None:
+        if action == "commitInfo" or readable is None or num_chosen == len(lines):
             continue
         chosen = pc.and_(pc.starts_with(lines, f'{{"{action}":'.encode()), readable)
+        num_chosen += chosen.true_count
         if chosen.true_count < min_lines:
             continue
         rows = pc.indices_nonzero(chosen).cast(pa.int64())
         texts = lines if len(rows) == len(lines) else lines.filter(chosen)
-        reader = _LineReader(fields, action, pool)
+        reader = _LineReader(fields, action, pool, learned)
         for start, table in reader.read(texts):
             part = slice(start, start + table.num_rows)
             columns, passed = reader.to_columns(table, texts[part])
@@ -137,14 +143,6 @@ def decode_by_schema(
     if len(decoded) < len(every):
         left = every.filter(pc.invert(pc.is_in(every, value_set=decoded)))
     return matches, LeftLines(len(lines), left, lines.take(left))
-
-
-def _split_lines(data: bytes | memoryview) -> pa.Array:
-    """Return the lines with their line feeds, as a binary array without a copy."""
-    feeds = (bytes_to_series(data) == 10).arg_true().to_arrow()
-    stops = pc.add(pc.cast(feeds, pa.int32()), make_scalar(1, pa.int32()))
-    offsets = pa.py_buffer(bytes(4) + memoryview(stops.buffers()[1])[: 4 * len(stops)])
-    return pa.Array.from_buffers(pa.binary(), len(stops), [None, offsets, pa.py_buffer(data)])
 
 
 def _readable_lines(lines: pa.Array) -> pa.Array | None:
@@ -227,18 +225,17 @@ class _BlockReader:
 
     smallest_block = 128  # lines of a rejected block that is not halved any more
 
-    def __init__(self, pool: pa.MemoryPool | None) -> None:
-        self.shape: Shape = {}
-        self._num_learned = self._num_fields = 0  # samples, and the sum of their fields
+    def __init__(self, pool: pa.MemoryPool | None, learned: LearnedShapes, key: str) -> None:
+        """Start with what `learned` has under a key."""
+        self._learned, self._key = learned, key
+        # Beside the shape: samples, and the sum of their fields.
+        self.shape, self._num_learned, self._num_fields = learned.get(key, ({}, 0, 0))
         self._pool = pool
         self._schema: pa.Schema | None = None
 
     def read(self, lines: pa.Array) -> Iterator[tuple[int, pa.Table]]:
         """Yield the index of the first line and the columns of each block that could be read."""
-        step = max(len(lines) // _NUM_SAMPLES, 1)
-        samples = lines.take(make_array(range(0, len(lines), step), pa.int64())).to_pylist()
-        num_readable = sum(map(self._learn_from, samples))
-        if num_readable * 2 < len(samples) and (len(samples) > 8 or not num_readable):
+        if not self._num_learned and not self._learn_from_some(lines):
             return
         num_read = num_rejected = num_blocks = num_reads = 0
         blocks = [(0, len(lines), False)] if len(lines) else []
@@ -260,7 +257,16 @@ class _BlockReader:
                 continue
             num_rejected, num_blocks = num_rejected + len(block), num_blocks + 1
             if num_blocks >= _REJECTED_BLOCKS_MAX and num_rejected > num_read:
-                return
+                break
+        if num_rejected > num_read:  # what is known does not help the lines that follow
+            self._learned.pop(self._key, None)
+
+    def _learn_from_some(self, lines: pa.Array) -> bool:
+        """Learn from a sample of the lines; returns whether enough of them can be read."""
+        step = max(len(lines) // _NUM_SAMPLES, 1)
+        samples = lines.take(make_array(range(0, len(lines), step), pa.int64())).to_pylist()
+        num_readable = sum(map(self._learn_from, samples))
+        return num_readable * 2 >= len(samples) or (num_readable > 0 and len(samples) <= 8)
 
     def _learn_from_all(self, lines: pa.Array) -> bool:
         """Learn the fields of several lines; returns whether some of them were not known."""
@@ -281,6 +287,7 @@ class _BlockReader:
             return False
         self._num_learned += 1
         self._schema = None
+        self._learned[self._key] = self.shape, self._num_learned, self._num_fields
         return True
 
     def _try(self, lines: pa.Array) -> pa.Table | None:
@@ -330,8 +337,14 @@ class _BlockReader:
 class _LineReader(_BlockReader):
     """Reads lines that hold one action."""
 
-    def __init__(self, fields: ActionFields, action: str, pool: pa.MemoryPool | None) -> None:
-        super().__init__(pool)
+    def __init__(
+        self,
+        fields: ActionFields,
+        action: str,
+        pool: pa.MemoryPool | None,
+        learned: LearnedShapes,
+    ) -> None:
+        super().__init__(pool, learned, action)
         self._action = action
         self._kinds = fields.fields[action]
         self._required = fields.required.get(action, ())
@@ -397,7 +410,8 @@ class _LineReader(_BlockReader):
             else:
                 columns[name] = column.dictionary_encode() if kind is FieldKind.WORD else column
             if kind is FieldKind.STATS:
-                split, certain = _split_stats(column, self._pool)
+                key = f"{self._action}.{name}"
+                split, certain = _split_stats(column, _StatsReader(self._pool, self._learned, key))
                 columns |= split
             if certain is not None:
                 passed = pc.and_(passed, certain)
@@ -458,7 +472,7 @@ def _find_json(
 
 
 def _split_stats(
-    texts: pa.ChunkedArray, pool: pa.MemoryPool | None
+    texts: pa.ChunkedArray, reader: _StatsReader
 ) -> tuple[dict[str, pa.ChunkedArray], pa.Array]:
     """Return the columns of statistics, and for which rows they are certain.
 
@@ -467,7 +481,6 @@ def _split_stats(
     codes = texts.combine_chunks().dictionary_encode()
     distinct = codes.dictionary.view(pa.binary())
     lines = pc.binary_join_element_wise(distinct, _LINE_FEED, _EMPTY)
-    reader = _StatsReader(pool)
     readable = _readable_lines(lines)
     parts: list[pa.Table] = []
     if readable is not None:

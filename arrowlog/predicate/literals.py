@@ -211,6 +211,8 @@ def to_literal(value: Any, where: str) -> Literal:  # noqa: C901 -- one branch p
 def check_literal(literal: Literal) -> None:
     """Raise InvalidRequest for a value that cannot be compared with a column of any type."""
     value, kind = literal.value, literal.kind
+    if not isinstance(value, (str, int)):
+        return
     if isinstance(value, str):
         try:
             value.encode()
@@ -221,7 +223,7 @@ def check_literal(literal: Literal) -> None:
             ) from None
         return
     limit = _DAYS_MAX if kind == "date" else _MICROS_MAX if kind.startswith("time") else _INT_MAX
-    if isinstance(value, int) and not -limit <= value < limit:
+    if not -limit <= value < limit:
         what = f"A {kind} of {len(str(abs(value)))} digits" if kind == "int" else f"The {kind}"
         raise InvalidRequest(
             f"{what} is outside the range of every column type.",

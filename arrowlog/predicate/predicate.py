@@ -116,7 +116,7 @@ def parse_predicate(where: Any, schema: pa.Schema, *, now_micros: int | None = N
         tree = _parse_form(where, schema, now_micros)
         if isinstance(tree, Call) and tree.op == "and":
             return _prepare_conjuncts(tree.args, schema)
-        if _is_simple(tree):
+        if _compared(tree) is not None:
             return _prepare_conjuncts([tree], schema)
         return Predicate.from_tree(_prepare(tree, schema))
     except RecursionError:
@@ -146,8 +146,8 @@ def _prepare_conjuncts(parts: Sequence[Node], schema: pa.Schema) -> Predicate:
         raise predicate_too_long_error()
     if len(parts) > LITERALS_MAX:
         parts = collect_comparisons("and", parts, schema)
-    simple = [_is_simple(part) for part in parts]
-    others = [part for part, is_simple in zip(parts, simple, strict=True) if not is_simple]
+    compared = [_compared(part) for part in parts]
+    others = [part for part, pair in zip(parts, compared, strict=True) if pair is None]
     if len(others) == len(parts):
         return Predicate.from_tree(_prepare(join_nodes("and", parts), schema))
     if others:
@@ -156,15 +156,12 @@ def _prepare_conjuncts(parts: Sequence[Node], schema: pa.Schema) -> Predicate:
     names: set[str] = set()
     rest: list[Node] = []
     is_float: dict[Column, bool] = {}
-    for part, is_simple in zip(parts, simple, strict=True):
-        if not is_simple:
+    for part, pair in zip(parts, compared, strict=True):
+        if pair is None:
             rest.append(_prepare(part, schema))
             prepared.append(rest[-1])
             continue
-        assert isinstance(part, Call)
-        column, literal = part.args
-        assert isinstance(column, Column)
-        assert isinstance(literal, Literal)
+        column, literal = pair
         check_literal(literal)
         names.add(column.name)
         if literal.kind == "decimal":
@@ -172,7 +169,8 @@ def _prepare_conjuncts(parts: Sequence[Node], schema: pa.Schema) -> Predicate:
                 kind = column_type(column, schema)
                 is_float[column] = kind is not None and bool(pa.types.is_floating(kind))
             if is_float[column]:
-                prepared.append(Call(part.op, (column, to_double(literal))))
+                op = part.op  # type: ignore[union-attr]
+                prepared.append(Call(op, (column, to_double(literal))))
                 continue
         prepared.append(part)
     remaining = Predicate.from_conjuncts(rest)
@@ -180,14 +178,13 @@ def _prepare_conjuncts(parts: Sequence[Node], schema: pa.Schema) -> Predicate:
     return Predicate(tree, remaining.columns | names, remaining.understood)
 
 
-def _is_simple(node: Node) -> bool:
-    """Whether a node compares a column with a literal."""
-    return (
-        isinstance(node, Call)
-        and node.op in COMPARISON_OPS
-        and isinstance(node.args[0], Column)
-        and isinstance(node.args[1], Literal)
-    )
+def _compared(node: Node) -> tuple[Column, Literal] | None:
+    """The column and the literal that a node compares; None if it is anything else."""
+    if isinstance(node, Call) and node.op in COMPARISON_OPS:
+        column, literal = node.args
+        if isinstance(column, Column) and isinstance(literal, Literal):
+            return column, literal
+    return None
 
 
 def parse_pushed_filter(expression: Any, schema: pa.Schema) -> Node:

@@ -8,9 +8,9 @@ from support import programs, stopped_processes
 from support.case_count import first_seed
 
 
-def torment(root, seconds):
+def stress(root, seconds):
     seed = first_seed()
-    done = programs.run(stopped_processes.__file__, "torment", root, seed, seconds)
+    done = programs.run(stopped_processes.__file__, "stress", root, seed, seconds)
     found = json.loads(done)
     print({**found, "errors": len(found["errors"])})
     return found
@@ -26,10 +26,10 @@ def check(found):
 
 @pytest.mark.promise("commit.stalled_writers")
 def test_stopped_writers_lose_nothing_during_truncation(root):
-    check(torment(root, 15))
+    check(stress(root, 15))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("ARROWLOG_SLOW" not in os.environ, reason="runs for five minutes")
 def test_stopped_writers_lose_nothing_over_minutes(root):
-    check(torment(root, float(os.environ.get("ARROWLOG_SLOW_SECONDS", "300"))))
+    check(stress(root, float(os.environ.get("ARROWLOG_SLOW_SECONDS", "300"))))

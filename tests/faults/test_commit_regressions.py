@@ -90,9 +90,9 @@ def test_permanently_lost_put_response_raises_and_the_transaction_commits_once(f
     table = table_on(faulty, FakeClock("a"))
     table.append([file("first")])
     faulty.puts, faulty.reads = ["lost after"], [True] * 2  # the final read of the log fails, too
-    with pytest.raises(CommitStateUnknown) as told:
+    with pytest.raises(CommitStateUnknown) as raised:
         table.append([file("a")], txn=("app", 1))
-    assert (told.value.version, told.value.txn_id) == (2, "a-1")
+    assert (raised.value.version, raised.value.txn_id) == (2, "a-1")
     again = table.append([file("a")], txn=("app", 1))
     assert again.duplicate
     assert again.version == 2
@@ -106,9 +106,9 @@ def test_failed_put_does_not_advance_the_version(faulty, fault):
     table = table_on(faulty, FakeClock("a"))
     table.append([file("a")])
     faulty.outage = fault
-    with pytest.raises((StoreUnavailable, CommitStateUnknown)) as told:
+    with pytest.raises((StoreUnavailable, CommitStateUnknown)) as raised:
         table.append([file("b")])
-    assert isinstance(told.value, CommitStateUnknown) == (fault == "lost before")
+    assert isinstance(raised.value, CommitStateUnknown) == (fault == "lost before")
     faulty.heal()
     assert table.append([file("c")]).version == 2
     log = Log()

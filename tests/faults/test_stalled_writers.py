@@ -65,7 +65,7 @@ def test_acknowledged_commits_survive_a_hundred_thousand_steps():
     print(seed - first, "seeds", dict(stall_simulation.SEEN))
 
 
-def test_a_clock_that_misses_stalls_needs_commit_verify_always():
+def test_clock_that_misses_stalls_needs_commit_verify_always():
     run(range(cases(6)), options={"commit.verify": "always"}, blind=True)
     with pytest.raises(Violation):
         run(range(0, 400, 2), blind=True)  # over a network: records are read anyway on a disk
@@ -196,10 +196,10 @@ def test_outcome_is_unknown_when_the_log_no_longer_has_the_transaction_id(world)
     world.window = [meanwhile]
     with (
         mock.patch.object(RecentCommits, "knows", lambda self, version: version > 4),
-        pytest.raises(CommitStateUnknown) as told,
+        pytest.raises(CommitStateUnknown) as raised,
     ):
         writer.append([file("second")])
-    assert (told.value.version, told.value.txn_id) == (2, "w-1")
+    assert (raised.value.version, raised.value.txn_id) == (2, "w-1")
     assert live(world) == ["first", "other0", "other1", "other2"]
 
 

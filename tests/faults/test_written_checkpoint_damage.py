@@ -158,9 +158,11 @@ def test_damaged_checkpoint_without_commits_raises_instead_of_an_older_version(r
     for version in (3, 4):
         os.remove(f"{root}/_transaction_log/{commit_name(version)}")
     write(files_of(root, 4)[0], b"{")
-    with pytest.raises(arrowlog.LogCorrupt, match="checkpoint of version 4 cannot be read") as told:
+    with pytest.raises(
+        arrowlog.LogCorrupt, match="checkpoint of version 4 cannot be read"
+    ) as raised:
         arrowlog.Table(root).snapshot()
-    assert told.value.version == 3
+    assert raised.value.version == 3
 
 
 def test_missing_part_raises_without_waiting(root):

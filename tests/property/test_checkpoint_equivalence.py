@@ -84,7 +84,7 @@ def assert_same(found, expected):
 @pytest.mark.promise("checkpoint.changes_nothing")
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
-def test_a_checkpoint_changes_no_version(batch, form, tmp_path, threshold):
+def test_checkpoint_changes_no_version(batch, form, tmp_path, threshold):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.case_count import cases
-from support.random_life import NEVER, SCHEMA, add, said, step
+from support.random_changes import NEVER, SCHEMA, add, said, step
 
 import arrowlog
 from arrowlog.formats.indextables.format import LAST_CHECKPOINT, LOG_FOLDER

@@ -9,7 +9,7 @@ import random
 
 import pytest
 from support.case_count import cases
-from support.random_life import NEVER, SCHEMA, add, said, step
+from support.random_changes import NEVER, SCHEMA, add, said, step
 
 import arrowlog
 import arrowlog.testing
@@ -87,7 +87,7 @@ def asked(monkeypatch):
     return calls
 
 
-def test_an_unchanged_log_is_neither_listed_nor_read(tmp_path, asked):
+def test_unchanged_log_is_neither_listed_nor_read(tmp_path, asked):
     root, copies = grown(tmp_path)
     opened(root, copies).snapshot()
     assert "read_into" in asked

@@ -47,6 +47,9 @@ def test_reconciliation_without_polars(given_):
     without = reconciliation.reconcile_without_polars(live, adds, removes)
     for one, other, count in zip(with_polars, without, (len(live), adds.num_rows), strict=True):
         assert mask(one, count) == mask(other, count)
+    chosen = reconciliation.reconcile_keys(live, adds, removes)
+    for one, other, count in zip(chosen, without, (len(live), adds.num_rows), strict=True):
+        assert mask(one, count) == mask(other, count)
 
 
 @settings(max_examples=cases(200))

@@ -30,7 +30,7 @@ def refusal(work):
 
 
 def bare(spark, folder):
-    """What works with nothing but Spark on executors, and what is said about the rest."""
+    """What works on executors with only Spark, and the errors of the rest."""
     table = f"{folder}/table"
     frame = spark.range(ROWS).selectExpr("id", "id % 4 AS part", "id / 8 AS x")
     arrowlog.spark.write(frame, table, partition_columns=["part"], native=True)

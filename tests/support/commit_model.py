@@ -1,4 +1,4 @@
-"""What a log says, read by nothing but the standard library, so that arrowlog can be held to it."""
+"""The content of a log, read with the standard library only, as a reference for arrowlog."""
 
 import json
 import zlib

@@ -55,7 +55,7 @@ def atom(world: World) -> str:
 
 
 def several(world: World, item) -> str:
-    """Comparisons of one column that mean one together, and casts that change nothing."""
+    """Comparisons of one column that combine to one, and casts without effect."""
     rng = world.rng
     name, letter = item.name, letter_of(item.name)
     if letter in "tw" and rng.random() < 0.5:
@@ -80,7 +80,7 @@ def several(world: World, item) -> str:
 
 
 def special(world: World, name: str, letter: str) -> str:
-    """What only columns of a type have, and what nobody can prune by."""
+    """Conditions that only some types have, and unprunable ones."""
     rng = world.rng
     if letter == "b":
         return rng.choice([name, f"NOT {name}"])
@@ -113,7 +113,7 @@ INTERVALS += ["1 WEEK", "(-3) DAY", "7 MICROSECOND"]
 
 
 def computed(world: World, item) -> str:
-    """A condition on an expression of columns: what it means for a column, the rows know."""
+    """A condition on an expression of columns."""
     rng = world.rng
     sign = rng.choice(SIGNS)
     draw = rng.random()
@@ -165,7 +165,7 @@ def value_like(world: World, item, result: str) -> str:
 
 
 def monotone(world: World, item, depth: int) -> tuple[str, str]:
-    """An expression over a column, and what kind of value it has."""
+    """An expression over a column, and the type of its value."""
     rng = world.rng
     letter = letter_of(item.name)
     if not depth or letter not in NUMBERS + "dtw":

@@ -83,7 +83,7 @@ class World:
 
 
 def build(root, seed: int, files: int = 12) -> World:
-    """A random table: schema, rows, and a log that says of them what a writer might."""
+    """A random table: schema, rows, and a log with statistics as some writer records them."""
     rng = random.Random(seed)
     letters = rng.sample(list(KINDS), rng.randrange(4, 8))
     fields = [(letter, KINDS[letter][0]) for letter in letters]
@@ -109,7 +109,7 @@ def build(root, seed: int, files: int = 12) -> World:
 
 
 def letter_of(name: str) -> str:
-    """What a partition column is: its second letter says."""
+    """The type of a partition column, from its second letter."""
     return name[1] if name[0] == "p" and len(name) == 2 else name
 
 
@@ -174,7 +174,7 @@ def _partition_text(rng: random.Random, name: str, value: object) -> object:
 
 
 def _bounds(rng: random.Random, found: list) -> tuple | None:
-    """Minimum and maximum the way one of many writers puts them."""
+    """Minimum and maximum as one of many writers records them."""
     values = [value for value in found if value is not None]
     if not values or rng.random() < 0.1:
         return None

@@ -91,7 +91,7 @@ class Scheduler(FaultyStore):
 
 
 class World:
-    """The simulated processes, their schedule, and the check of what they were told."""
+    """The simulated processes, their schedule, and the check of reported outcomes."""
 
     def __init__(self, seed, elapsed, *, cheap, options, blind, protocol=2, features=(), acts=()):
         self.options, self.blind, self.acts = options, blind, list(acts)
@@ -202,7 +202,7 @@ class World:
                 # A file may vanish under a reader more often than it looks again, never more.
                 insist("gone" in str(error) or "cleaned up" in str(error), f"{kind}: {error}")
             landed = set(clock_ids[issued:]) & set(self.model.ids)
-            insist(not landed, f"{kind} landed as {landed}, and was told: {error}")
+            insist(not landed, f"{kind} landed as {landed}, but reported: {error}")
         else:
             if result is not None and not getattr(result, "duplicate", False):
                 insist(result.version < len(self.model.ids), f"{result} is not in the log")
@@ -290,7 +290,7 @@ def simulate(
 ):
     """Run a number of steps; return the number of commits.
 
-    Raises `Violation` with the seed if a process was told something wrong. With `blind`, the clock
+    Raises `Violation` with the seed if a process got a wrong outcome. With `blind`, the clock
     of a process stands still while it is stopped, as that of a virtual machine may. With `protocol`
     4, every commit is followed by a table state. `features` are those of the table's protocol, and
     `acts` are those that processes choose from, instead of `ACTS`.

@@ -1,6 +1,6 @@
 """Real processes over one table, stopped, continued and killed at random moments.
 
-A program of its own: `python stopped_processes.py torment ROOT SEED SECONDS`. Writers append,
+A program of its own: `python stopped_processes.py stress ROOT SEED SECONDS`. Writers append,
 restore and report what was acknowledged; truncators checkpoint, truncate and clean up. Before a
 commit file is deleted, its bytes are kept in `ROOT.kept`, so that `CommitModel` can replay the
 whole log afterwards.
@@ -93,10 +93,10 @@ def start(role, root, seed):
     return subprocess.Popen([sys.executable, __file__, role, root, str(seed), told])
 
 
-def torment(root, seed, seconds):
-    """Stop, continue, kill and replace processes until the time is up and all have done some work.
+def stress(root, seed, seconds):
+    """Stop, continue, kill and replace processes until the time is up and all have worked.
 
-    The time says how much is tried, not what comes out.
+    The time limits the number of attempts, not the result.
     """
     rng = random.Random(seed)
     arrowlog.Table.create(root, SCHEMA)
@@ -176,13 +176,13 @@ def check(root):
 
 
 def main():
-    """Run in a role, or torment a table and print as JSON what became of it."""
+    """Run in a role, or stress a table and print the result as JSON."""
     role, root, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
     if role in ("write", "truncate"):
         keep_what_is_deleted(root)
         {"write": write, "truncate": truncate}[role](root, seed, sys.argv[4])
         return
-    counts = torment(root, seed, float(sys.argv[4]))
+    counts = stress(root, seed, float(sys.argv[4]))
     print(json.dumps({**counts, **check(root)}))
 
 

@@ -1,4 +1,4 @@
-"""Processes that race for one table, and report what each was told."""
+"""Processes that race for one table, and their outcomes."""
 
 import random
 
@@ -12,7 +12,7 @@ SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 
 
 def add(name, part="x"):
-    """Return the add of a file that nobody reads."""
+    """Return the add of a file that does not exist."""
     return arrowlog.add_file(name, {"p": part}, size=1, modification_time=1)
 
 
@@ -64,7 +64,7 @@ JOBS = {"append": append, "mix": mix, "create": create}
 
 
 def race(job, root, processes, rounds):
-    """Run a job in several processes that begin together; return what all of them were told."""
+    """Run a job in several processes that begin together; return their outcomes."""
     reports = racing_processes.race(
         racing_processes.FORKSERVER, processes, _report, job, str(root), rounds
     )

@@ -45,3 +45,42 @@ def test_matches_of_pieces_are_merged_in_order():
     assert found.rows.tolist() == [*range(45), *range(46, 61)]
     assert found.odd_rows.tolist() == [45]
     assert found.odd == odd
+
+
+def removes(version, count=COUNT):
+    found = [testing.remove(f"part-{i}") for i in range(count)]
+    for each in found:
+        each["remove"]["deletionTimestamp"] = 1_700_000_000_000 + version
+    return found
+
+
+def decoded(window, data, version, *, columnar=True):
+    window.clear()
+    window.append(f"{version}.json", version, data)
+    actions = decode_buffer(window, columnar=columnar)
+    return {
+        name: actions.table(name).sort_by("seq").select(["seq", "path"]).to_pylist()
+        for name in ("add", "remove")
+    } | {"times": actions.table("remove").sort_by("seq")["deletionTimestamp"].to_pylist()}
+
+
+def test_adds_and_removes_keep_their_templates_from_one_file_to_the_next():
+    window, known = LineBuffer(1 << 20), []
+    for version in range(1, 5):
+        data = DATA + testing.lines(removes(version))
+        found = decoded(window, data, version)
+        assert found == decoded(LineBuffer(1 << 20), data, version, columnar=False)
+        assert set(found["times"]) == {1_700_000_000_000 + version}
+        known.append(list(window.templates))
+    # The time of the first file is a constant; that of the second differs, so it becomes a slot.
+    assert [template.action for template in known[1]] == ["remove", "remove", "add"]
+    assert known[2] == known[1]
+    assert known[3] == known[1]
+
+
+def test_lines_of_two_kinds_in_turns_are_all_decoded():
+    adds, gone = DATA.splitlines(keepends=True), testing.lines(removes(3)).splitlines(keepends=True)
+    data = b"".join(line for pair in zip(adds, gone, strict=True) for line in pair)
+    found = decoded(LineBuffer(1 << 20), data, 3)
+    assert found == decoded(LineBuffer(1 << 20), data, 3, columnar=False)
+    assert len(found["add"]) == len(found["remove"]) == COUNT

@@ -340,6 +340,28 @@ def test_files_that_cannot_match_are_skipped(plan, where, add):
     assert plan(where, add).num_files == 0
 
 
+MANY = " AND ".join(f"id >= {low} AND id <= {30 - low}" for low in range(-9, 6))
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        (MANY, "0123"),
+        (f"{MANY} AND id >= 12", "123"),
+        (f"id > 19 AND {MANY}", "23"),
+        (f"{MANY} AND id < 7", "03"),
+        (f"{MANY} AND id < 7.5e0 AND id < 9.5e0", "03"),
+        (f"{MANY} AND id < 1e300 AND id > -1e300", "0123"),
+        (f"{MANY} AND id <= 'NaN'::DOUBLE", "0123"),
+        (f"{MANY} AND id > NULL", ""),
+        (f"NOT ({MANY})", "023"),
+        (f"({MANY}) IS NULL", "0123"),
+    ],
+)
+def test_of_many_bounds_the_strongest_count(plan, where, kept):
+    assert "".join(plan(where, *ID).paths) == kept
+
+
 def test_maps_win_over_the_stats_text(plan):
     both = bounds("1", "2", **stats(minValues={"id": 100}, maxValues={"id": 200}))
     assert plan("id = 150", both).num_files == 0

@@ -174,7 +174,7 @@ def test_nans_are_counted_in_float_columns_only():
         ("None", False),
     ],
 )
-def test_a_finite_maximum_proves_that_there_is_no_nan_for_some_writers(writer, covers):
+def test_finite_maximum_proves_no_nan_for_some_writers(writer, covers):
     chunk = SimpleNamespace(has_null_count=True, null_count=0, has_min_max=True, min=1.0, max=3.0)
     chunks = [chunk]
     columns = SimpleNamespace(

@@ -1,5 +1,6 @@
 """Line splitting: cases that random damage to regular lines rarely reaches."""
 
+import itertools
 import random
 
 import numpy as np
@@ -9,12 +10,14 @@ import pytest
 from arrowlog.decode import line_splitter
 from arrowlog.decode.line_splitter import (
     LineLayout,
+    adjacent_rows,
     contains_octets,
     count_line_feeds,
     cut_lines,
     find_line_feeds,
     split_blocks,
     split_lines,
+    take_lines,
 )
 
 
@@ -97,3 +100,41 @@ def test_octet_searches_equal_bytes_searches(monkeypatch):
         assert contains_octets(octets, ord(":")) == (b":" in data)
         for needle in (b":/", b".."):
             assert contains_octets(octets, *needle) == (needle in data)
+
+
+def test_runs_of_adjacent_rows():
+    rng = random.Random(7)
+    for _ in range(200):
+        rows = sorted(rng.sample(range(30), rng.randrange(20)))
+        runs = adjacent_rows(np.array(rows, np.int64))
+        assert [row for start, stop in runs for row in range(start, stop)] == rows
+        assert all(stop < later for (_, stop), (later, _) in itertools.pairwise(runs))
+
+
+@pytest.mark.parametrize("most", [0, 2, 100])
+def test_lines_are_taken_in_runs_or_one_by_one(monkeypatch, most):
+    monkeypatch.setattr(line_splitter, "_RUNS_MAX", most)
+    lines = [b"x" * (number % 5) + b"\n" for number in range(40)]
+    stops = np.cumsum(list(map(len, lines)))
+    for rows in ([], [0], [39], [0, 1, 2, 10, 11, 39], list(range(0, 40, 3)), list(range(40))):
+        taken = take_lines(b"".join(lines), stops, np.array(rows, np.int64))
+        assert bytes(taken) == b"".join(lines[row] for row in rows)
+
+
+@pytest.mark.parametrize("most", [0, 2, 100])
+@pytest.mark.parametrize(
+    "kinds", ["aaabbb", "bbbaaa", "abababab", "aabbbaabba", "b", "bbbb", "a" * 50 + "b" * 9]
+)
+def test_lines_of_another_layout_are_left_out_wherever_they_are(monkeypatch, most, kinds):
+    monkeypatch.setattr(line_splitter, "_RUNS_MAX", most)
+    lines = [
+        b"a=%d,const,bb=x%d!" % (number, number) if kind == "a" else b"other,%d" % number
+        for number, kind in enumerate(kinds)
+    ]
+    rows = [number for number, kind in enumerate(kinds) if kind == "a"]
+    assert cut(lines) == ([[str(n) for n in rows], [f"x{n}" for n in rows]], rows)
+
+
+def test_a_block_of_commas_alone_has_them_all(monkeypatch):
+    monkeypatch.setattr(line_splitter, "_SEARCHED_BYTES", 16)
+    assert cut([b",,,,,,,"] * 40 + [b"a=1,const,bb=x!"]) == ([["1"], ["x"]], [40])

@@ -38,7 +38,7 @@ PROOFS = {
     "avroState.allowStateOnly": "unit/test_avro_state_writes.py::"
     "test_writing_a_states_only_table_requires_allow_state_only",
     "commit.verify": "faults/test_stalled_writers.py::"
-    "test_a_clock_that_misses_stalls_needs_commit_verify_always",
+    "test_clock_that_misses_stalls_needs_commit_verify_always",
     "history.maxMemory": "unit/test_history_queries.py::test_long_history_respects_max_memory",
     "splits.cache.path": "integration/test_split_tables.py::"
     "test_cache_path_is_set_by_options_not_by_the_table",
