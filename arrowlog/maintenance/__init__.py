@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     )
     from arrowlog.maintenance.checkpointing import (
         BackgroundCheckpointer,
+        choose_form,
         make_checkpoint,
     )
     from arrowlog.maintenance.cleanup import (
@@ -59,8 +60,15 @@ if TYPE_CHECKING:
 # Each name is imported on first use, so that opening a table loads only what it needs.
 _HOMES = {
     "": ("procedures",),
-    "adoption": ("AdoptResult", "adopt"),
-    "checkpointing": ("BackgroundCheckpointer", "make_checkpoint"),
+    "adoption": (
+        "AdoptResult",
+        "adopt",
+    ),
+    "checkpointing": (
+        "BackgroundCheckpointer",
+        "choose_form",
+        "make_checkpoint",
+    ),
     "cleanup": (
         "MIN_COMMIT_AGE_SECONDS",
         "PARQUET_CHECKPOINT_FEATURE",
@@ -97,6 +105,7 @@ __all__ = [
     "Skips",
     "VacuumResult",
     "adopt",
+    "choose_form",
     "classify_files",
     "classify_table_files",
     "find_all_referenced_files",

@@ -48,6 +48,7 @@ from arrowlog.snapshot import (
     InMemoryFiles,
     ReadOptions,
     SharedPartsLost,
+    SpilledFiles,
     WrittenCheckpoint,
     WrittenParquetCheckpoint,
     apply_commits,
@@ -56,6 +57,7 @@ from arrowlog.snapshot import (
     load_snapshot,
     read_pointer,
     rebased_state,
+    spill_checkpoint_files,
     truncate_adds,
     verify_checkpoint,
     write_incremental_form,
@@ -66,6 +68,8 @@ from arrowlog.snapshot import (
 from arrowlog.transaction import read_txn_id
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from arrowlog.config import Config
     from arrowlog.formats.indextables import LogListing
     from arrowlog.snapshot import Snapshot, State
@@ -106,12 +110,50 @@ def make_checkpoint(
     files that this call wrote. With `for_all_readers`, commits are deleted next: the checkpoint
     must stand alone, in the forms that every reader of the table knows.
     """
+    with _FullState(state, config) as full:
+        return _make_forms(store, listing, full, clock, for_all_readers=for_all_readers)
+
+
+class _FullState:
+    """A state, and all its files as a checkpoint in full needs them, read on first use."""
+
+    def __init__(self, state: State, config: Config) -> None:
+        self.state = state
+        self.config = config
+        self._full: State | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._full is not None and self._full is not self.state:
+            source = self._full.source
+            if isinstance(source, SpilledFiles):
+                source.close()
+
+    def read(self) -> State:
+        """Return the state with all its files, in memory or in a temporary file.
+
+        The limit on the length of statistics is applied, also to those of other writers.
+        """
+        if self._full is None:
+            state, config = self.state, self.config
+            spilled = isinstance(state.source, SpilledFiles)
+            self._full = state if spilled else spill_checkpoint_files(state, config)
+            self._full = self._full or _with_truncated_stats(state, config)
+        return self._full
+
+
+def _make_forms(
+    store: Store, listing: LogListing, full: _FullState, clock: Clock, *, for_all_readers: bool
+) -> CheckpointResult:
+    state, config = full.state, full.config
     form = choose_form(listing, state, config, for_all_readers=for_all_readers)
     now = clock.now_ms()
     written: list[WrittenCheckpoint] = []
     num_files: int | None = None
     if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
-        parquet = _write_parquet(store, listing, state, config, clock, full=for_all_readers)
+        parquet = _write_parquet(store, listing, full, clock, anew=for_all_readers)
         names = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in parquet.names)
         written.append(
             WrittenCheckpoint(
@@ -121,8 +163,7 @@ def make_checkpoint(
         num_files = parquet.num_files
     if form in ("both", "json") and not _is_valid(store, listing, state, config, "json"):
         broken = listing.checkpoint_form(state.version, "json") is not None
-        short = _with_truncated_stats(state, config)
-        json = write_json_form(store, short, config, now, clock.new_id(), broken=broken)
+        json = write_json_form(store, full.read(), config, now, clock.new_id(), broken=broken)
         written.insert(0, json)
     names = tuple(name for each in written for name in each.names)
     total = WrittenCheckpoint(
@@ -248,11 +289,12 @@ def _describe_existing(store: Store, listing: LogListing, version: int) -> Writt
 
 
 def _write_parquet(
-    store: Store, listing: LogListing, state: State, config: Config, clock: Clock, *, full: bool
+    store: Store, listing: LogListing, full: _FullState, clock: Clock, *, anew: bool
 ) -> WrittenParquetCheckpoint:
-    """Write the Parquet form: incrementally, unless `full` is set or a damaged one is there."""
+    """Write the Parquet form: incrementally, unless `anew` is set or a damaged one is there."""
+    state, config = full.state, full.config
     broken = listing.checkpoint_form(state.version, "parquet") is not None
-    if not broken and not full:
+    if not broken and not anew and not isinstance(state.source, SpilledFiles):
         base = rebased_state(store, listing, state, config)
         try:
             written = base and write_incremental_form(
@@ -262,9 +304,8 @@ def _write_parquet(
             broken, written = True, None
         if written:
             return written
-    short = _with_truncated_stats(state, config)
     return write_parquet_form(
-        store, short, config, now_ms=clock.now_ms(), new_id=clock.new_id(), broken=broken
+        store, full.read(), config, now_ms=clock.now_ms(), new_id=clock.new_id(), broken=broken
     )
 
 

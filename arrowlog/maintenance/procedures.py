@@ -10,7 +10,7 @@ import json
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,7 @@ from arrowlog.snapshot import (
     TimestampLike,
     is_state_table,
     list_log,
+    stream_newest_state,
     to_epoch_millis,
     verify_checkpoint,
 )
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
     from arrowlog.maintenance.compaction import CompactionRequest, CompactResult
     from arrowlog.maintenance.vacuum import Progress, VacuumResult
-    from arrowlog.snapshot import Snapshot
+    from arrowlog.snapshot import Snapshot, State, StreamedState
     from arrowlog.storage import Store
     from arrowlog.transaction import Add, CommitResult, WriteSession
 
@@ -95,28 +96,59 @@ def checkpoint(
     With `checkpoint.format` set to `parquet`, the protocol is upgraded first if necessary: readers
     that do not know the feature could not open the table once its commits are cleaned up.
     """
+    streamed = _stream_state(session)
+    if streamed is not None:
+        with closing(streamed.files):
+            if not _needs_upgrade(streamed.state, session.config_of(streamed.state.metadata)):
+                return _write(
+                    session, checkpointer, streamed.state, for_all_readers=for_all_readers
+                )
     snapshot = session.read_latest()
-    config = session.config(session.head_of(snapshot))
+    config = session.config_of(snapshot.metadata)
     if is_state_table(snapshot.state):
         return _write_state(session, snapshot, config)
-    if (
-        config.checkpoint_format == "parquet"
-        and PARQUET_CHECKPOINT_FEATURE not in snapshot.protocol.reader_features
-    ):
+    if _needs_upgrade(snapshot.state, config):
         version = _PARQUET_CHECKPOINT_PROTOCOL
         upgrade_protocol(
             session, version, version, [PARQUET_CHECKPOINT_FEATURE], [PARQUET_CHECKPOINT_FEATURE]
         )
         snapshot = session.read_latest()
+    return _write(session, checkpointer, snapshot.state, for_all_readers=for_all_readers)
+
+
+def _needs_upgrade(state: State, config: Config) -> bool:
+    """Whether readers of the table do not know the only form that its checkpoints shall have."""
+    known = PARQUET_CHECKPOINT_FEATURE in state.protocol.reader_features
+    return config.checkpoint_format == "parquet" and not known
+
+
+def _stream_state(session: WriteSession) -> StreamedState | None:
+    """Return the newest state with its files in a temporary file, if they are many.
+
+    None if the handle has read a snapshot: its files are in memory, or in a checkpoint.
+    """
+    tracker = session.tracker
+    if tracker.last_read is not None:
+        return None
+    with suppress(FileNotFoundError):  # a concurrent clean-up: the snapshot is read as usual
+        listing = list_log(session.store)
+        return stream_newest_state(session.store, listing, tracker.read_options, session.config_of)
+    return None
+
+
+def _write(
+    session: WriteSession,
+    checkpointer: BackgroundCheckpointer,
+    state: State,
+    *,
+    for_all_readers: bool,
+) -> CheckpointResult:
+    """Write the checkpoint of a state in the configured forms."""
     listing = list_log(session.store)
-    with _as_checkpoint_error(session, snapshot.version):
+    config = session.config_of(state.metadata)
+    with _as_checkpoint_error(session, state.version):
         result = write_checkpoint(
-            session.store,
-            listing,
-            snapshot.state,
-            config,
-            session.clock,
-            for_all_readers=for_all_readers,
+            session.store, listing, state, config, session.clock, for_all_readers=for_all_readers
         )
     report_checkpoint(session.store, result, background=False)
     checkpointer.made(result.version)

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
         CheckpointPartReader,
         encode_stored_schema,
     )
+    from arrowlog.snapshot.checkpoint.row_spill import SpilledFiles
     from arrowlog.snapshot.checkpoint.rows import (
         RebuildRecipe,
+        StoredFileStats,
         choose_sort_columns,
         flatten_all_maps,
         from_checkpoint_rows,
@@ -44,6 +46,11 @@ if TYPE_CHECKING:
     from arrowlog.snapshot.checkpoint.state import (
         StateWriter,
         WrittenState,
+    )
+    from arrowlog.snapshot.checkpoint.streaming import (
+        StreamedState,
+        spill_checkpoint_files,
+        stream_newest_state,
     )
     from arrowlog.snapshot.file_table import (
         FileStats,
@@ -175,8 +182,10 @@ _HOMES = {
         "CheckpointPartReader",
         "encode_stored_schema",
     ),
+    "checkpoint.row_spill": ("SpilledFiles",),
     "checkpoint.rows": (
         "RebuildRecipe",
+        "StoredFileStats",
         "choose_sort_columns",
         "flatten_all_maps",
         "from_checkpoint_rows",
@@ -187,6 +196,11 @@ _HOMES = {
     "checkpoint.state": (
         "StateWriter",
         "WrittenState",
+    ),
+    "checkpoint.streaming": (
+        "StreamedState",
+        "spill_checkpoint_files",
+        "stream_newest_state",
     ),
     "file_table": (
         "FileStats",
@@ -313,9 +327,12 @@ __all__ = [
     "SharedPartsLost",
     "Snapshot",
     "SnapshotTracker",
+    "SpilledFiles",
     "State",
     "StateWriter",
     "StatsTruncation",
+    "StoredFileStats",
+    "StreamedState",
     "TimestampLike",
     "VersionGap",
     "WrittenCheckpoint",
@@ -370,9 +387,11 @@ __all__ = [
     "rebased_state",
     "replay_actions",
     "retired_record_error",
+    "spill_checkpoint_files",
     "storage_order",
     "storage_sort_keys",
     "stream_actions",
+    "stream_newest_state",
     "to_checkpoint_rows",
     "to_comparable",
     "to_epoch_millis",

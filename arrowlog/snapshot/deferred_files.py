@@ -156,6 +156,11 @@ class DeferredFiles(ABC):
         return InMemoryFiles, (files.table, files.format)
 
     @property
+    def in_memory(self) -> bool:
+        """Whether all live adds were read."""
+        return self._adds is not None
+
+    @property
     def held_bytes(self) -> int:
         """The memory of the tail, and of the adds if they were read."""
         return int(self.tail.nbytes) + (0 if self._adds is None else int(self._adds.nbytes))

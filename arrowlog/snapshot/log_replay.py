@@ -80,12 +80,7 @@ def replay_actions(
     protocol = _latest_protocol(base, actions)
     metadata, schema = _latest_metadata(base, actions, version, protocol)
     infos = validate_commit_integrity(actions)
-    adds, suspect = with_file_keys(actions, "add", root)
-    if suspect and not allow_external_paths:
-        _check_paths(actions, adds, root)
-    if not allow_external_paths:
-        check_auxiliary_paths(adds, root, table_format)
-    removes, _ = with_file_keys(actions, "remove", root)
+    adds, removes = read_file_actions(actions, root, allow_external_paths=allow_external_paths)
     timestamp, txns = _latest_timestamp_and_txns(base, actions, infos)
     recent = _recent_commits(base, actions, infos, version)
     if base is None:
@@ -99,6 +94,22 @@ def replay_actions(
         version, protocol, metadata, schema, change.source, timestamp, txns, recent, table_format
     )
     return ReplayResult(state, change.fresh, change.kept_mask)
+
+
+def read_file_actions(
+    actions: ActionBatch, root: str, *, allow_external_paths: bool
+) -> tuple[pa.Table, pa.Table]:
+    """Return the adds and the removes, with their keys.
+
+    Raises `LogCorrupt` if a path of an add leads out of the table and none may.
+    """
+    adds, suspect = with_file_keys(actions, "add", root)
+    if suspect and not allow_external_paths:
+        _check_paths(actions, adds, root)
+    if not allow_external_paths:
+        check_auxiliary_paths(adds, root, actions.format)
+    removes, _ = with_file_keys(actions, "remove", root)
+    return adds, removes
 
 
 def validate_commit_integrity(actions: ActionBatch) -> list[tuple[int, CommitInfo]]:

@@ -1,129 +1,101 @@
 """Distributed checkpoints: each task writes a part, the driver writes the manifest.
 
-1. Distributed replay leaves the live adds in buckets by the hash of the file key.
-2. All parts of a Parquet checkpoint share one set of columns and one recipe for texts that are
-   rebuilt from typed columns. Tasks first report what their bucket needs (`BucketFacts`); the
-   driver merges the reports into a `CheckpointPlan`.
-3. A scan of hash buckets would have to read every part. The adds are therefore shuffled again, so
-   that each part is a range of the order in which a checkpoint stores files.
+1. A few runs of the log are sampled, to choose the boundaries between parts: each part is a range
+   of the order in which a checkpoint stores files, so that a scan need not read every part.
+2. Every run is decoded once. Its adds are converted to stored rows and dealt to parts; the keys of
+   all files that it mentions are dealt to buckets by their hash. The run also reports which
+   columns it needs and which texts can be rebuilt from typed columns (`RunFacts`). The driver
+   merges the reports into a `CheckpointPlan`, as all parts share one set of columns and one recipe.
+3. Every bucket of keys tells which adds a later run supersedes, by part.
+4. Every part drops those, sorts the rest and writes it.
 
-The driver handles buckets and parts, never files: its memory does not grow with the table.
+Rows of files pass through one shuffle, and only keys through the other one. How runs are stored
+depends on the table's metadata, which is known for certain only when all runs were decoded. It is
+guessed; if a run has other metadata, the runs are decoded again.
+
+The driver handles runs and parts, never files: its memory does not grow with the table.
 """
 
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, field
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
+from arrowlog.decode import LineBuffer, decode_buffer
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
-    CHECKSUM_PREFIX,
     LOG_FOLDER,
     CheckpointContext,
-    StreamCompressor,
+    decompress,
     encode_action,
-    encode_add_objects,
     format_checksum,
     metadata_fields,
-    parquet_names,
     protocol_fields,
 )
 from arrowlog.formats.indextables import encode_json_manifest as json_manifest
-from arrowlog.maintenance import PARQUET_CHECKPOINT_FEATURE
+from arrowlog.maintenance import choose_form
 from arrowlog.snapshot import (
     CheckpointManifest,
     CheckpointResult,
-    FileStats,
     InMemoryFiles,
     RebuildRecipe,
     State,
     StatsTruncation,
     WrittenCheckpoint,
-    build_layout,
-    choose_sort_columns,
     encode_stored_schema,
-    flatten_all_maps,
     is_state_table,
     json_checkpoint_name,
     put_manifest,
-    put_part,
-    storage_order,
-    storage_sort_keys,
-    to_checkpoint_rows,
-    truncate_adds,
     write_pointer,
 )
-from arrowlog.spark.checks import is_checkpoint_intact
-from arrowlog.spark.ranges import (
-    KeySample,
-    RangeBounds,
-    assign_ranges,
-    choose_range_bounds,
-    sample_keys,
+from arrowlog.spark.checkpoint_tasks import (
+    DEALT_SCHEMA,
+    KEY_ROWS,
+    STORED_ROWS,
+    TABLE_ROWS,
+    CheckpointPlan,
+    RunFacts,
+    TableShape,
+    deal_run,
+    empty_rows,
+    encode_json_part,
+    find_dead_rows,
+    sample_run,
+    write_dealt_part,
+    write_part,
 )
+from arrowlog.spark.checks import is_checkpoint_intact
+from arrowlog.spark.ranges import RangeBounds, choose_range_bounds
 from arrowlog.spark.read import open_table
 from arrowlog.spark.rebuild import (
     DistributedReplay,
     NotDistributable,
-    collect_table_actions,
     retry_without_damaged,
     shuffle_by_number,
     start_replay,
 )
-from arrowlog.spark.tasks import (
-    POSITION_COLUMN,
-    RUN_COLUMN,
-    TABLE_BUCKET,
-    deserialize_table,
-    serialize_table,
-)
+from arrowlog.spark.tasks import deserialize_table
 from arrowlog.spark.versions import frame_to_arrow
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from arrowlog.config import Config
-    from arrowlog.spark.tasks import ReplayJob
+    from arrowlog.spark.tasks import LogRun
 
-
-@dataclass(frozen=True)
-class BucketFacts:
-    """What a bucket needs: types of its columns, rebuildable texts, and a sample of sort keys."""
-
-    kept: Mapping[str, pa.DataType]  # fields of adds, rebuildable ones included
-    typed: Mapping[str, pa.DataType]  # typed copies of partition values and bounds
-    rebuilt: Mapping[str, tuple[str, str]]  # as in `RebuildRecipe`
-    order: KeySample = field(default_factory=KeySample)
-
-
-@dataclass(frozen=True)
-class CheckpointPlan:
-    """What all parts have in common. It is pickled with every task."""
-
-    columns: Mapping[str, pa.DataType]
-    recipe: RebuildRecipe
-    schema: pa.Schema
-    partition_columns: tuple[str, ...]
-    cuts: RangeBounds
-    own: str  # unique id of this checkpoint, part of the names of its parts
-    forms: tuple[str, ...]  # "json", "parquet" or both
-    properties: Mapping[str, str]
-
-    def short(self, adds: pa.Table, job: ReplayJob) -> pa.Table:
-        """Apply the table's statistics truncation to adds, whichever writer made them."""
-        config = resolve(job.options, table=self.properties)
-        return truncate_adds(adds, self.partition_columns, config, self.schema)
+_SAMPLED_RUNS = 8
+_MAX_ATTEMPTS = 3  # the metadata is guessed, then known
 
 
 def checkpoint(
@@ -157,39 +129,28 @@ def _checkpoint(spark: SparkSession, rebuild: DistributedReplay) -> CheckpointRe
             next="Restore the missing file from a backup.",
             version=rebuild.segment.gap.missing,
         )
-    reduced = rebuild.reconciled_adds(spark).persist()
-    try:
-        state = rebuild.state(
-            collect_table_actions(_collect(reduced.filter(f"bucket = {TABLE_BUCKET}")))
-        )
-        if is_state_table(state):
-            raise InvalidRequest(
-                "The table has table states, and Spark does not write them.",
-                next="Use table.checkpoint().",
-            )
-        config = resolve(rebuild.job.options, table=state.metadata.configuration)
-        forms = _missing_forms(spark, rebuild, state, config)
-        written, count = _write(reduced.filter(f"bucket <> {TABLE_BUCKET}"), rebuild, state, forms)
-    finally:
-        reduced.unpersist()
-    names = tuple(name for form in written for name in form.names)
-    size = sum(form.size_bytes for form in written)
-    existing = rebuild.listing.checkpoints.get(state.version, ())
-    present = {*forms, *(form.kind for form in existing)}
-    format_name = "both" if len(present) > 1 else "".join(present)
-    if written:
-        counted = State(
-            state.version,
-            state.protocol,
-            state.metadata,
-            state.schema,
-            # Only the count matters: nulls take no memory.
-            InMemoryFiles(pa.table({"key": pa.nulls(count)})),
-        )
-        total = WrittenCheckpoint(names, size, written[-1].checksum)
-        parts = len(names) - len(written)  # without the manifests
-        write_pointer(rebuild.store, counted, total, format_name, parts, SystemClock().now_ms())
-    return CheckpointResult(state.version, count, size, format_name, names)
+    shape = _guess_shape(rebuild)
+    for _ in range(_MAX_ATTEMPTS):
+        cuts = _choose_parts(spark, rebuild, shape)
+        guessed = shape
+        deal = partial(deal_run, job=rebuild.job, shape=guessed, cuts=cuts)
+        dealt = rebuild.map_runs(spark, deal, DEALT_SCHEMA).persist()
+        try:
+            said = _collect(dealt.filter(f"kind = {TABLE_ROWS}"))
+            reports = [pickle.loads(row["data"]) for row in said]  # noqa: S301 -- ours
+            state = rebuild.state(actions for actions, _ in reports if actions is not None)
+            if is_state_table(state):
+                raise InvalidRequest(
+                    "The table has table states, and Spark does not write them.",
+                    next="Use table.checkpoint().",
+                )
+            shape = TableShape.of(state.metadata, state.version)
+            if shape == guessed:
+                facts = [facts for _, facts in reports]
+                return _write(spark, dealt, rebuild, state, facts, cuts)
+        finally:
+            dealt.unpersist()
+    raise LogCorrupt("the metadata of the log changes while it is read.", next="Try again.")
 
 
 def _collect(frame: DataFrame) -> list[dict[str, Any]]:
@@ -197,20 +158,47 @@ def _collect(frame: DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
+def _guess_shape(rebuild: DistributedReplay) -> TableShape:
+    """Return the shape of the table at the start of the log segment, which is rarely changed."""
+    if rebuild.base is not None:
+        return TableShape.of(rebuild.base.manifest.metadata, rebuild.segment.version)
+    limit = rebuild.job.config.max_decompressed_bytes
+    for commit in rebuild.segment.commits[:1]:
+        # What is wrong with a commit is reported by the task that decodes it.
+        with suppress(LogCorrupt, FileNotFoundError):
+            plain = decompress(rebuild.store.get(commit.key), commit.key, limit)
+            lines = [line for line in plain.splitlines(True) if b'"metaData"' in line[:64]]
+            window = LineBuffer(limit)
+            window.append(commit.key, commit.version, b"".join(lines))
+            for _, metadata in decode_buffer(window).metadata:
+                return TableShape.of(metadata, rebuild.segment.version)
+    return TableShape(pa.schema([]))
+
+
+def _choose_parts(
+    spark: SparkSession, rebuild: DistributedReplay, shape: TableShape
+) -> RangeBounds:
+    """Choose the boundaries between parts from a sample of the runs. They affect only speed."""
+    job = rebuild.job
+    if job.buckets == 1:
+        return RangeBounds()
+    step = max(1, -(-len(rebuild.runs) // _SAMPLED_RUNS))
+
+    def sample(run: LogRun) -> pa.RecordBatch:
+        found = pa.array([pickle.dumps(sample_run(run, job, shape))], pa.binary())
+        return pa.record_batch([found], names=["sample"])
+
+    rows = _collect(rebuild.map_runs(spark, sample, "sample binary", rebuild.runs[::step]))
+    samples = [pickle.loads(row["sample"]) for row in rows]  # noqa: S301 -- ours
+    return choose_range_bounds([each for each in samples if each is not None], job.buckets)
+
+
 def _missing_forms(
     spark: SparkSession, rebuild: DistributedReplay, state: State, config: Config
 ) -> tuple[str, ...]:
-    """Return the forms that the settings require and that are missing or damaged.
-
-    Parquet alone is allowed only if the table's protocol has the reader feature for it.
-    """
-    form = config.checkpoint_format
-    has_feature = PARQUET_CHECKPOINT_FEATURE in state.protocol.reader_features
-    required: tuple[str, ...] = ("json", "parquet")
-    if form == "json":
-        required = ("json",)
-    elif form in ("auto", "parquet") and has_feature:
-        required = ("parquet",)
+    """Return the forms that the settings require and that are missing or damaged."""
+    form = choose_form(rebuild.listing, state, config)
+    required = ("json", "parquet") if form == "both" else (form,)
     listing, version = rebuild.listing, state.version
     return tuple(
         form
@@ -221,53 +209,110 @@ def _missing_forms(
 
 
 def _write(
-    buckets: DataFrame, rebuild: DistributedReplay, state: State, forms: tuple[str, ...]
-) -> tuple[list[WrittenCheckpoint], int]:
-    """Collect the facts of all buckets, write the parts, then the manifests.
-
-    Returns what was written, per form, and the number of live files.
-    """
-    job, names = rebuild.job, (state.schema, state.metadata.partition_columns)
-    config = resolve(job.options, table=state.metadata.configuration)
-    properties = dict(state.metadata.configuration)
-    plan = CheckpointPlan({}, RebuildRecipe((), {}), *names, RangeBounds(), "", forms, properties)
-    facts = _map_buckets(buckets, lambda adds: collect_facts(plan.short(adds, job), *names))
+    spark: SparkSession,
+    dealt: DataFrame,
+    rebuild: DistributedReplay,
+    state: State,
+    facts: Sequence[RunFacts],
+    cuts: RangeBounds,
+) -> CheckpointResult:
+    """Write the parts of the forms that are missing, then their manifests and the pointer."""
+    shape = TableShape.of(state.metadata, state.version)
+    config = resolve(rebuild.job.options, table=state.metadata.configuration)
+    at_most = _with_count(state, sum(fact.rows for fact in facts))
+    forms = _missing_forms(spark, rebuild, at_most, config)
     columns, recipe = merge_facts(facts)
-    cuts = choose_range_bounds([fact.order for fact in facts], len(facts))
-    own = uuid4().hex[:12]
-    plan = CheckpointPlan(columns, recipe, *names, cuts, own, forms, properties)
-    parts = _write_parts(buckets, plan, job)
-    if not parts:  # a table without files has one part without rows
-        empty = pa.table({"key": pa.nulls(0, pa.string()), "path": pa.nulls(0, pa.string())})
-        parts = [write_part(empty, 0, plan, job)]
+    plan = CheckpointPlan(columns, recipe, shape, cuts, uuid4().hex[:12], forms)
+    parts = _write_parts(dealt, plan, rebuild)
     count = sum(part["rows"] for part in parts)
+    written = _write_manifests(rebuild, state, plan, parts, config)
+    names = tuple(name for form in written for name in form.names)
+    size = sum(form.size_bytes for form in written)
+    existing = rebuild.listing.checkpoints.get(state.version, ())
+    present = {*forms, *(form.kind for form in existing)}
+    format_name = "both" if len(present) > 1 else "".join(present)
+    if written:
+        total = WrittenCheckpoint(names, size, written[-1].checksum)
+        num_parts = len(names) - len(written)  # without the manifests
+        now = SystemClock().now_ms()
+        counted = _with_count(state, count)
+        write_pointer(rebuild.store, counted, total, format_name, num_parts, now)
+    return CheckpointResult(state.version, count, size, format_name, names)
+
+
+def _with_count(state: State, count: int) -> State:
+    """Return a state with so many files, of which nothing is known: nulls take no memory."""
+    return State(
+        state.version,
+        state.protocol,
+        state.metadata,
+        state.schema,
+        InMemoryFiles(pa.table({"key": pa.nulls(count)})),
+    )
+
+
+def _write_parts(
+    dealt: DataFrame, plan: CheckpointPlan, rebuild: DistributedReplay
+) -> list[dict[str, Any]]:
+    """Find the dead adds and write each range as a part; return `write_part`'s results in order.
+
+    Without a form to write, the results only have the number of rows.
+    """
+    job, count = rebuild.job, plan.cuts.count
+    keys = dealt.filter(f"kind = {KEY_ROWS}")
+    dead = shuffle_by_number(keys, "number", job.buckets, find_dead_rows, DEALT_SCHEMA)
+    rows = dealt.filter(f"kind = {STORED_ROWS}").unionByName(dead)
+
+    def arrowlog_part(rows: pa.Table) -> pa.Table:
+        number = rows["number"][0].as_py()
+        result = pickle.dumps(write_dealt_part(rows, plan, job))
+        arrays = [pa.array([number], pa.int32()), pa.array([result], pa.binary())]
+        return pa.table(arrays, names=["number", "result"])
+
+    schema = "number int, result binary"
+    found = _collect(shuffle_by_number(rows, "number", count, arrowlog_part, schema))
+    parts = {row["number"]: pickle.loads(row["result"]) for row in found}  # noqa: S301 -- ours
+    for number in range(count):  # names of parts have their number, so that none may be missing
+        if number not in parts:
+            parts[number] = write_part(empty_rows(plan), number, plan, job)
+    return [parts[number] for number in range(count)]
+
+
+def _write_manifests(
+    rebuild: DistributedReplay,
+    state: State,
+    plan: CheckpointPlan,
+    parts: list[dict[str, Any]],
+    config: Config,
+) -> list[WrittenCheckpoint]:
+    """Write the manifests of the forms of a plan; return what was written, per form."""
     done: list[WrittenCheckpoint] = []
     now = SystemClock().now_ms()
-    if "json" in forms:
-        done.append(_write_json_manifest(rebuild, state, parts, own, now))
-    if "parquet" in forms:
+    if "json" in plan.forms:
+        done.append(_write_json_manifest(rebuild, state, parts, plan.own, now))
+    if "parquet" in plan.forms:
         index = pa.concat_tables([deserialize_table(part["index"]) for part in parts])
         manifest = CheckpointManifest(
             state.version,
             state.protocol,
             state.metadata,
-            count,
+            sum(part["rows"] for part in parts),
             tuple(part["part"] for part in parts),
-            tuple(columns),
-            recipe,
+            tuple(plan.columns),
+            plan.recipe,
             index,
             state.timestamp,
             state.txns,
             state.recent,
-            stored_schema=encode_stored_schema(pa.schema(list(columns.items()))),
+            stored_schema=encode_stored_schema(pa.schema(list(plan.columns.items()))),
             truncation=StatsTruncation.of(config).label,
         )
         existing = rebuild.listing.checkpoint_form(state.version, "parquet")
         broken = existing is not None  # `_missing_forms` saw it
-        written = put_manifest(rebuild.store, manifest, own, now, broken=broken)
+        written = put_manifest(rebuild.store, manifest, plan.own, now, broken=broken)
         names_in_log = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in written.names)
         done.append(WrittenCheckpoint(names_in_log, written.num_bytes, written.checksum))
-    return done, count
+    return done
 
 
 def _write_json_manifest(
@@ -277,9 +322,10 @@ def _write_json_manifest(
     store = rebuild.store
     head = encode_action("protocol", protocol_fields(state.protocol))
     head += encode_action("metaData", metadata_fields(state.metadata))
-    first, data, first_checksum = _encode_json_part(head, 0, state.version, own, "none", 0)
+    first, data, first_checksum = encode_json_part(head, 0, state.version, own, "none", 0)
     store.replace(f"{LOG_FOLDER}/{first}", data)
-    checksums = {first: first_checksum} | {part["json"]: part["json_sum"] for part in parts}
+    filled = [part for part in parts if part["rows"]]
+    checksums = {first: first_checksum} | {part["json"]: part["json_sum"] for part in filled}
     beside = CheckpointContext(state.timestamp, state.txns, state.recent)
     manifest = json_manifest(state.version, checksums, own, beside, now)
     name = json_checkpoint_name(state.version)
@@ -287,113 +333,15 @@ def _write_json_manifest(
         store.replace(f"{LOG_FOLDER}/{name}", manifest)  # the existing one is damaged
     else:
         store.put_if_absent(f"{LOG_FOLDER}/{name}", manifest)
-    size = len(data) + len(manifest) + sum(part["json_size"] for part in parts)
+    size = len(data) + len(manifest) + sum(part["json_size"] for part in filled)
     return WrittenCheckpoint((name, *checksums), size, format_checksum(manifest))
 
 
-def _encode_json_part(
-    text: bytes, number: int, version: int, own: str, codec: str, level: int | None
-) -> tuple[str, bytes, str]:
-    """Return the name, the bytes and the checksum of a part of the JSON form."""
-    packing = StreamCompressor(codec, level)
-    packing.write(text)
-    name = f"{version:020d}.checkpoint.{own}.{number + 1:05d}.json"
-    part_checksum = f"{CHECKSUM_PREFIX}{packing.sum:08x}"
-    return name, packing.finish(), part_checksum
+def merge_facts(facts: Sequence[RunFacts]) -> tuple[dict[str, pa.DataType], RebuildRecipe]:
+    """Merge the facts of all runs into common columns and a common recipe.
 
-
-# The rest runs in tasks, or starts them.
-
-
-def _map_buckets(buckets: DataFrame, work: Callable[[pa.Table], Any]) -> list[Any]:
-    """Run `work` on every bucket that is not empty, in tasks; return the results in any order."""
-
-    def arrowlog_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                adds = deserialize_table(row["adds"]).drop_columns([RUN_COLUMN, POSITION_COLUMN])
-                if adds.num_rows:
-                    result = pa.array([pickle.dumps(work(adds))], pa.binary())
-                    yield pa.record_batch([result], names=["result"])
-
-    rows = _collect(buckets.mapInArrow(arrowlog_bucket, "result binary"))
-    return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 -- ours
-
-
-def _write_parts(buckets: DataFrame, plan: CheckpointPlan, job: ReplayJob) -> list[dict[str, Any]]:
-    """Shuffle the adds by range and write each range as a part; return `put`'s results in order."""
-
-    def arrowlog_deal(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                adds = deserialize_table(row["adds"]).drop_columns([RUN_COLUMN, POSITION_COLUMN])
-                if adds.num_rows:
-                    yield split_by_range(plan.short(adds, job), row["bucket"], plan)
-
-    def arrowlog_part(rows: pa.Table) -> pa.Table:
-        # The order in which a shuffle delivers rows varies, and a retried task must write the same
-        # bytes.
-        rows = rows.sort_by("bucket")
-        tables = [deserialize_table(piece) for piece in rows["adds"].to_pylist()]
-        adds = pa.concat_tables(tables, promote_options="default")
-        number = rows["part"][0].as_py()
-        result = pickle.dumps(write_part(adds, number, plan, job))
-        arrays = [pa.array([number], pa.int32()), pa.array([result], pa.binary())]
-        return pa.table(arrays, names=["part", "result"])
-
-    pieces = buckets.mapInArrow(arrowlog_deal, "part int, bucket int, adds binary")
-    count = plan.cuts.count
-    rows = _collect(
-        shuffle_by_number(pieces, "part", count, arrowlog_part, "part int, result binary")
-    )
-    rows.sort(key=lambda row: row["part"])
-    return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 -- ours
-
-
-def split_by_range(adds: pa.Table, bucket: int, plan: CheckpointPlan) -> pa.RecordBatch:
-    """Cut the adds of a bucket into ranges; one row per range."""
-    flat = flatten_all_maps(adds, [*plan.schema.names, *plan.partition_columns])
-    columns = _prepared_columns(flat, plan.schema, plan.partition_columns)
-    keys = storage_sort_keys(columns, flat["key"], plan.cuts.best)
-    ranges = pa.array(assign_ranges(keys, plan.cuts).to_arrow())
-    numbers = sorted(pc.unique(ranges).to_pylist())
-    pieces = [serialize_table(adds.filter(pc.equal(ranges, number))) for number in numbers]
-    arrays = [
-        pa.array(numbers, pa.int32()),
-        pa.repeat(pa.scalar(bucket, pa.int32()), len(numbers)),
-        pa.array(pieces, pa.binary()),
-    ]
-    return pa.record_batch(arrays, names=["part", "bucket", "adds"])
-
-
-def _prepared_columns(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> FileStats:
-    columns = FileStats(adds, schema, partition)
-    columns.prepare([*schema.names, *partition])
-    return columns
-
-
-def collect_facts(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> BucketFacts:
-    """Determine what a bucket needs if it is stored by itself."""
-    adds = flatten_all_maps(adds, [*schema.names, *partition])
-    columns = _prepared_columns(adds, schema, partition)
-    table, recipe = to_checkpoint_rows(columns, adds)
-    kinds = {name: _value_type(table.schema.field(name).type) for name in table.column_names}
-    kept = {name: kind for name, kind in kinds.items() if name not in recipe.typed}
-    kept |= {name: _value_type(adds.schema.field(name).type) for name in recipe.rebuilt}
-    best = choose_sort_columns(columns)
-    order = sample_keys(storage_sort_keys(columns, adds["key"], best), best)
-    return BucketFacts(kept, {name: kinds[name] for name in recipe.typed}, recipe.rebuilt, order)
-
-
-def _value_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def merge_facts(facts: list[BucketFacts]) -> tuple[dict[str, pa.DataType], RebuildRecipe]:
-    """Merge the facts of all buckets into common columns and a common recipe.
-
-    A text is rebuilt from a typed column only if every bucket that has it rebuilds it the same way,
-    and no other bucket has values in that typed column.
+    A text is rebuilt from a typed column only if every run that has it rebuilds it the same way,
+    and no other run has values in that typed column.
     """
     kept: dict[str, pa.DataType] = {"path": pa.string()}
     typed: dict[str, pa.DataType] = {}
@@ -404,7 +352,7 @@ def merge_facts(facts: list[BucketFacts]) -> tuple[dict[str, pa.DataType], Rebui
     for name in kept:
         sources = {fact.rebuilt.get(name) for fact in facts if name in fact.kept}
         source = sources.pop() if len(sources) == 1 else None
-        # In a bucket without the text, a typed column would produce texts that never existed.
+        # In a run without the text, a typed column would produce texts that never existed.
         safe = source is not None and all(
             name in fact.kept or source[0] not in fact.typed for fact in facts
         )
@@ -412,50 +360,3 @@ def merge_facts(facts: list[BucketFacts]) -> tuple[dict[str, pa.DataType], Rebui
             rebuilt[name] = source
     stored = {name: kind for name, kind in kept.items() if name not in rebuilt}
     return {**stored, **typed}, RebuildRecipe(tuple(typed), rebuilt)
-
-
-def write_part(adds: pa.Table, number: int, plan: CheckpointPlan, job: ReplayJob) -> dict[str, Any]:
-    """Write a part in all forms of the plan; return what the manifests record about it."""
-    config = resolve(job.options, table=plan.properties)
-    result: dict[str, Any] = {"rows": adds.num_rows}
-    store = job.store
-    if "json" in plan.forms:
-        objects = encode_add_objects(adds, path="path").to_pylist() if adds.num_rows else []
-        text = "".join(f'{{"add":{add}}}\n' for add in objects).encode()
-        codec = config.checkpoint_codec
-        level = config.checkpoint_gzip_level
-        encoded = _encode_json_part(text, number + 1, job.version, plan.own, codec, level)
-        name, data, part_checksum = encoded
-        store.replace(f"{LOG_FOLDER}/{name}", data)
-        result |= {"json": name, "json_sum": part_checksum, "json_size": len(data)}
-    if "parquet" in plan.forms:
-        adds = flatten_all_maps(adds, [*plan.schema.names, *plan.partition_columns])
-        columns = _prepared_columns(adds, plan.schema, plan.partition_columns)
-        table, recipe = to_checkpoint_rows(columns, adds)
-        table = _with_common_columns(table, recipe, adds, plan)
-        order = storage_order(columns, adds["key"], plan.cuts.best)
-        of_table = (plan.schema, plan.partition_columns)
-        layout = build_layout(job.version, table, order, plan.recipe, of_table, config)
-        name = parquet_names(job.version, plan.cuts.count, plan.own)[number]
-        part, index = put_part(store, layout, (0, table.num_rows), [name])
-        result |= {"part": part, "index": serialize_table(index)}
-    return result
-
-
-def _with_common_columns(
-    table: pa.Table, recipe: RebuildRecipe, adds: pa.Table, plan: CheckpointPlan
-) -> pa.Table:
-    """Bring stored rows into the columns of the plan.
-
-    Texts that only this part could rebuild are stored; columns that it lacks are null.
-    """
-    arrays = []
-    for name, kind in plan.columns.items():
-        if name in table.column_names:
-            column = table[name]
-        elif name in recipe.rebuilt:
-            column = adds[name]
-        else:
-            column = pa.chunked_array([pa.nulls(table.num_rows, kind)])
-        arrays.append(column.cast(kind))
-    return pa.table(arrays, names=list(plan.columns)).combine_chunks()

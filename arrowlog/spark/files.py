@@ -49,7 +49,7 @@ from arrowlog.spark.tasks import (
     reconcile_bucket,
 )
 from arrowlog.spark.types import cast_batch, to_spark_arrow_schema
-from arrowlog.spark.versions import frame_from_arrow, repartition_by_id
+from arrowlog.spark.versions import frame_from_arrow, frame_to_arrow, repartition_by_id
 from arrowlog.storage import open_store
 from arrowlog.table import Table
 
@@ -190,7 +190,7 @@ def _table_actions(spark: SparkSession, replay: DistributedReplay) -> list[Table
                 result = pa.array([pickle.dumps(said)], pa.binary())
                 yield pa.record_batch([result], names=["result"])
 
-    rows = _runs(spark, replay).mapInArrow(arrowlog_schema, _RESULT_SCHEMA).toArrow()
+    rows = frame_to_arrow(_runs(spark, replay).mapInArrow(arrowlog_schema, _RESULT_SCHEMA))
     said = [pickle.loads(row) for row in rows["result"].to_pylist()]  # noqa: S301 -- ours
     return [each for each in said if each is not None]
 
@@ -278,7 +278,7 @@ def _by_one_task(
             yield pa.record_batch([result], names=["result"])
 
     one = spark.range(1, numPartitions=1)
-    rows = one.mapInArrow(arrowlog_describe, _RESULT_SCHEMA).toArrow()
+    rows = frame_to_arrow(one.mapInArrow(arrowlog_describe, _RESULT_SCHEMA))
     state = pickle.loads(rows["result"][0].as_py())  # noqa: S301 -- ours
     question = _question(root, state, where, storage)
 

@@ -25,13 +25,17 @@ class KeySample:
 
     best: tuple[str, ...] = ()
     keys: pl.DataFrame | None = None
+    rows: int = 1  # that the sample stands for
 
 
 @dataclass(frozen=True)
 class RangeBounds:
-    """Inclusive upper bounds of all ranges but the last, in order. Without keys: one range."""
+    """Inclusive upper bounds of all ranges but the last, in order. Without keys: one range.
 
-    best: tuple[str, ...] = ()
+    `best` are the columns that all rows are sorted by; None if each range may choose its own.
+    """
+
+    best: tuple[str, ...] | None = None
     keys: pl.DataFrame | None = None
 
     @property
@@ -40,30 +44,45 @@ class RangeBounds:
         return 1 if self.keys is None else self.keys.height + 1
 
 
-def sample_keys(keys: pl.DataFrame, best: Sequence[str]) -> KeySample:
-    """Sample the sort keys of a bucket, evenly spaced in sorted order, including the last key."""
+def sample_keys(keys: pl.DataFrame, best: Sequence[str], rows: int | None = None) -> KeySample:
+    """Sample sort keys, evenly spaced in sorted order, including the last key.
+
+    `rows` is the number of rows that the sample stands for, by default that of the keys.
+    """
     ranked = keys.sort(keys.columns, nulls_last=True)
     last = ranked.height - 1
     size = min(_SAMPLE_ROWS, ranked.height)
     positions = sorted({last - last * i // max(size - 1, 1) for i in range(size)})
-    return KeySample(tuple(best), ranked[positions])
+    return KeySample(tuple(best), ranked[positions], keys.height if rows is None else rows)
 
 
 def choose_range_bounds(samples: Sequence[KeySample], count: int) -> RangeBounds:
-    """Choose boundaries for at most `count` ranges, none of them empty.
+    """Choose boundaries for at most `count` ranges of about the same size, none of them empty.
 
-    Buckets may prefer different sort columns; the most common choice is taken for all.
+    Samples may prefer different sort columns; the choice that stands for most rows is taken for
+    all.
     """
     usable = [sample for sample in samples if sample.keys is not None]
     if count < 2 or not usable:
         return RangeBounds()
-    best = Counter(sample.best for sample in usable).most_common(1)[0][0]
-    frames = [s.keys for s in usable if s.best == best and s.keys is not None]
+    rows_by_choice: Counter[tuple[str, ...]] = Counter()
+    for sample in usable:
+        rows_by_choice[sample.best] += sample.rows
+    best = rows_by_choice.most_common(1)[0][0]
+    frames = [
+        sample.keys.with_columns(rows=pl.lit(sample.rows / sample.keys.height))
+        for sample in usable
+        if sample.best == best and sample.keys is not None
+    ]
     keys = pl.concat(frames)
-    keys = keys.unique().sort(keys.columns, nulls_last=True)
+    names = [name for name in keys.columns if name != "rows"]
+    keys = keys.group_by(names).agg(pl.col("rows").sum()).sort(names, nulls_last=True)
+    passed = keys["rows"].cum_sum()
+    wanted = [passed[-1] * i / count for i in range(1, count)]
     # The highest key is no boundary, so that the last range is not empty.
-    positions = sorted({keys.height * i // count for i in range(1, count)} - {keys.height - 1})
-    return RangeBounds(best, keys[positions]) if positions else RangeBounds(best)
+    positions = {int(passed.search_sorted(rows)) for rows in wanted} - {keys.height - 1}
+    bounds = keys.select(names)[sorted(positions)]
+    return RangeBounds(best, bounds) if positions else RangeBounds(best)
 
 
 def assign_ranges(keys: pl.DataFrame, cuts: RangeBounds) -> pl.Series:

@@ -211,26 +211,36 @@ class DistributedReplay:
         The bucket `TABLE_BUCKET` has the table-level actions of all runs; `collect_table_actions`
         reads them.
         """
-        require_on_workers(spark)
         job = self.job
-        work = pa.table(
-            {
-                "part": pa.array(range(len(self.runs)), pa.int32()),
-                "run": pa.array([pickle.dumps(run) for run in self.runs], pa.binary()),
-            }
+        decoded = self.map_runs(spark, lambda run: decode_run(run, job), DECODED_SCHEMA)
+        return shuffle_by_number(
+            decoded, "bucket", job.buckets, reconcile_bucket, RECONCILED_SCHEMA
         )
-        tasks = frame_from_arrow(spark, work, "part int, run binary")
-        tasks = repartition_by_id(tasks, max(1, len(self.runs)), "part")
+
+    def map_runs(
+        self,
+        spark: SparkSession,
+        work: Callable[[LogRun], pa.RecordBatch],
+        schema: str,
+        runs: Sequence[LogRun] | None = None,
+    ) -> DataFrame:
+        """Return a lazy DataFrame of what `work` returns for each run, by default of all runs.
+
+        Each run is a task. `schema` is that of the rows.
+        """
+        require_on_workers(spark)
+        runs = self.runs if runs is None else runs
+        pickled = pa.array([pickle.dumps(run) for run in runs], pa.binary())
+        rows = pa.table({"part": pa.array(range(len(runs)), pa.int32()), "run": pickled})
+        tasks = frame_from_arrow(spark, rows, "part int, run binary")
+        tasks = repartition_by_id(tasks, max(1, len(runs)), "part")
 
         def arrowlog_decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for run in batch.column("run"):
-                    yield decode_run(pickle.loads(run.as_py()), job)  # noqa: S301 -- ours
+                    yield work(pickle.loads(run.as_py()))  # noqa: S301 -- ours
 
-        decoded = tasks.mapInArrow(arrowlog_decode, DECODED_SCHEMA)
-        return shuffle_by_number(
-            decoded, "bucket", job.buckets, reconcile_bucket, RECONCILED_SCHEMA
-        )
+        return tasks.mapInArrow(arrowlog_decode, schema)
 
     def state(self, said: Iterable[TableActions]) -> State:
         """Reconcile the table-level actions of all runs; the state has no files.

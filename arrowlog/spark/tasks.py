@@ -18,7 +18,6 @@ from arrowlog.formats.indextables import (
     Metadata,
     Protocol,
     RecentCommits,
-    decompress,
     no_recent_commits,
 )
 from arrowlog.snapshot import (
@@ -97,29 +96,56 @@ class TableActions:
     damaged: str | None = None  # why the part of the checkpoint could not be read
 
 
+class DamagedPart(Exception):
+    """A part of the checkpoint below the log segment cannot be read."""
+
+
+@dataclass(frozen=True)
+class DecodedRun:
+    """The adds that are live after a run, the keys of its other files, and what it says else.
+
+    `others` are the files that the run mentions and that are not live after it; None if there are
+    none. A run that is a part of a checkpoint has no table-level actions.
+    """
+
+    adds: pa.Table
+    others: pa.ChunkedArray | None
+    actions: TableActions | None
+
+
+def read_run(run: LogRun, job: ReplayJob) -> DecodedRun:
+    """Decode a run. Raises `DamagedPart` if it is a part of a checkpoint that cannot be read."""
+    if run.part is None:
+        return _from_commits(run, job)
+    try:
+        return DecodedRun(read_part_adds(run, job), None, None)
+    except (LogCorrupt, FileNotFoundError) as error:
+        raise DamagedPart(str(error)) from error
+
+
 def decode_run(run: LogRun, job: ReplayJob) -> pa.RecordBatch:
     """Decode a run and partition the result by bucket.
 
     Each row has the adds that are live after the run, and the keys of all files that it mentions.
     If a part of the checkpoint cannot be read, the result says so instead of raising.
     """
-    if run.part is not None:
-        try:
-            adds, said = _from_part(run, job), None
-        except (LogCorrupt, FileNotFoundError) as error:
-            failure = TableActions(run.number, None, None, None, {}, damaged=str(error))
-            return _batch([(TABLE_BUCKET, run.number, pickle.dumps(failure), b"")])
-        touched = adds.select(["key"])
-    else:
-        adds, touched, said = _from_commits(run, job)
+    try:
+        found = read_run(run, job)
+    except DamagedPart as error:
+        failure = TableActions(run.number, None, None, None, {}, damaged=str(error))
+        return _batch([(TABLE_BUCKET, run.number, pickle.dumps(failure), b"")])
+    adds = found.adds
+    chunks = adds["key"].chunks + ([] if found.others is None else found.others.chunks)
+    touched = pa.table({"key": pa.chunked_array(chunks, pa.string())})
     adds = adds.append_column(
         RUN_COLUMN, pa.repeat(pa.scalar(run.number, pa.int32()), adds.num_rows)
     )
     adds = adds.append_column(POSITION_COLUMN, pa.array(range(adds.num_rows), pa.int64()))
     rows: list[tuple[int, int, bytes, bytes]] = []
-    if said is not None:
-        rows.append((TABLE_BUCKET, run.number, pickle.dumps(said), b""))
-    add_buckets, touched_buckets = _bucket(adds["key"], job), _bucket(touched["key"], job)
+    if found.actions is not None:
+        rows.append((TABLE_BUCKET, run.number, pickle.dumps(found.actions), b""))
+    add_buckets = bucket_numbers(adds["key"], job).to_arrow()
+    touched_buckets = bucket_numbers(touched["key"], job).to_arrow()
     for bucket in range(job.buckets):
         bucket_adds = adds.filter(pc.equal(add_buckets, bucket))
         bucket_touched = touched.filter(pc.equal(touched_buckets, bucket))
@@ -137,12 +163,14 @@ def _batch(rows: list[tuple[int, int, bytes, bytes]]) -> pa.RecordBatch:
     return pa.record_batch(arrays, names=["bucket", "run", "adds", "touched"])
 
 
-def _bucket(keys: pa.ChunkedArray, job: ReplayJob) -> pa.Array:
+def bucket_numbers(keys: pa.ChunkedArray, job: ReplayJob) -> pl.Series:
+    """Return the bucket of each key, by its hash."""
     texts = pl.Series(pl.from_arrow(keys), dtype=pl.String)
-    return pa.array((texts.hash(0) % job.buckets).cast(pl.Int32).to_arrow())
+    return (texts.hash(0) % job.buckets).cast(pl.Int32)
 
 
-def _from_part(run: LogRun, job: ReplayJob) -> pa.Table:
+def read_part_adds(run: LogRun, job: ReplayJob) -> pa.Table:
+    """Read the adds of a run that is a part of a checkpoint."""
     store = job.store
     assert run.checkpoint is not None
     assert run.part is not None
@@ -154,34 +182,33 @@ def _from_part(run: LogRun, job: ReplayJob) -> pa.Table:
     )
 
 
-def _from_commits(run: LogRun, job: ReplayJob) -> tuple[pa.Table, pa.Table, TableActions]:
-    """Replay the commits of a run on an empty state.
-
-    Returns the live adds, the keys of all files that are added or removed, and the table-level
-    actions.
-    """
+def _from_commits(run: LogRun, job: ReplayJob) -> DecodedRun:
+    """Replay the commits of a run on an empty state."""
     store, actions = job.store, ActionBatch()
-    limit = job.config.max_decompressed_bytes
-    window, size = LineBuffer(limit), 0
-    for commit in run.commits:
-        plain = decompress(store.get(commit.key), commit.key, limit)
-        window.append(commit.key, commit.version, plain)
-        size += len(plain)
-        if size >= _WINDOW_BYTES:
-            actions.extend(decode_buffer(window))
-            window, size = LineBuffer(limit), 0
-    if size:
+    window = LineBuffer(job.config.max_decompressed_bytes)
+    keys = [commit.key for commit in run.commits]
+    versions = [commit.version for commit in run.commits]
+    first = 0
+    while first < len(keys):
+        count, _ = store.read_into(window, keys[first:], versions[first:], _WINDOW_BYTES)
         actions.extend(decode_buffer(window))
-    last = run.commits[-1].version
+        window.clear()
+        first += count
     no_files = InMemoryFiles(pa.table({"key": pa.nulls(0, pa.string())}))
-    before = run.commits[0].version - 1
+    before, last = versions[0] - 1, versions[-1]
     recent = no_recent_commits(before)
     base = State(before, Protocol(), _EMPTY_METADATA, pa.schema([]), no_files, recent=recent)
     state = replay_actions(base, actions, last, store.root).state
+    adds = state.adds
+    adds = adds.drop_columns("seq") if "seq" in adds.column_names else adds
     columns = [
         with_file_keys(actions, action, store.root)[0]["key"] for action in ("add", "remove")
     ]
-    touched = pa.chunked_array([chunk for keys in columns for chunk in keys.chunks], pa.string())
+    mentioned = pa.chunked_array([chunk for keys in columns for chunk in keys.chunks], pa.string())
+    others = None
+    if len(mentioned) > adds.num_rows:
+        live = pc.is_in(mentioned, value_set=adds["key"].combine_chunks())
+        others = mentioned.filter(pc.invert(live))
     said = TableActions(
         run.number,
         state.protocol if actions.protocols else None,
@@ -190,9 +217,7 @@ def _from_commits(run: LogRun, job: ReplayJob) -> tuple[pa.Table, pa.Table, Tabl
         state.txns,
         state.recent,
     )
-    adds = state.adds
-    adds = adds.drop_columns("seq") if "seq" in adds.column_names else adds
-    return adds, pa.table({"key": touched}), said
+    return DecodedRun(adds, others, said)
 
 
 def reconcile_bucket(rows: pa.Table) -> pa.Table:
@@ -226,7 +251,7 @@ def _result(bucket: int, payload: bytes) -> pa.Table:
 def serialize_table(table: pa.Table) -> bytes:
     """Serialize a table as a compressed Arrow IPC stream."""
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_stream(sink, table.schema, options=options) as out:
         out.write_table(table.combine_chunks())
     data: bytes = sink.getvalue().to_pybytes()
@@ -234,6 +259,6 @@ def serialize_table(table: pa.Table) -> bytes:
 
 
 def deserialize_table(data: bytes) -> pa.Table:
-    """Deserialize a table that `packed` serialized."""
+    """Deserialize a table that `serialize_table` serialized."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()

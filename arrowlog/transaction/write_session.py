@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from arrowlog.config import Config
+    from arrowlog.formats import Metadata
     from arrowlog.snapshot import LogTip, ReadBase, Snapshot, SnapshotTracker, State
     from arrowlog.storage import Store
     from arrowlog.transaction.prepared_commits import Prepare
@@ -380,7 +381,11 @@ class WriteSession:
 
     def config(self, head: TableHead) -> Config:
         """Return the settings in force: the handle's options, then the table's, then defaults."""
-        return resolve(self._options, table=head.metadata.configuration)
+        return self.config_of(head.metadata)
+
+    def config_of(self, metadata: Metadata) -> Config:
+        """Return the settings in force for a table's metadata."""
+        return resolve(self._options, table=metadata.configuration)
 
     def base_snapshot(self) -> Snapshot:
         """Return the snapshot that conditional changes are based on.

@@ -62,7 +62,7 @@ def test_files_are_stored_in_the_order_of_all_sort_keys():
         table = rows.storage_sort_keys(columns, keys, best)
         expected = table.with_row_index("row").sort(table.columns, nulls_last=True)["row"]
         assert order == expected.to_list(), number
-        ranked += rows._leading_ranks(list(rows._sort_columns(columns, best).values())) is not None
+        ranked += rows._leading_ranks(list(rows.sort_columns(columns, best).values())) is not None
     assert ranked
 
 

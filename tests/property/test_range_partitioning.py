@@ -58,7 +58,7 @@ def test_buckets_with_other_sort_columns_use_the_majority_order():
     samples = [sample_keys(many, ("id",)), sample_keys(many, ("id",))]
     cuts = choose_range_bounds([*samples, sample_keys(many.select("ties"), ())], 2)
     assert cuts.best == ("id",)
-    assert assign_ranges(many, cuts).to_list() == [0, 0, 0, 1]
+    assert assign_ranges(many, cuts).to_list() == [0, 0, 1, 1]
 
 
 def test_one_range_contains_all_rows():

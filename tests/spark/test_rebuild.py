@@ -1,6 +1,7 @@
 """State rebuilt on a cluster: row for row what one process gives, checkpoints included."""
 
 import itertools
+import pickle
 import warnings
 
 import pyarrow as pa
@@ -10,7 +11,24 @@ from support.case_count import cases
 
 import arrowlog
 from arrowlog.decode import decoder
-from arrowlog.spark.checkpoints import collect_facts, merge_facts
+from arrowlog.snapshot import FileStats, to_checkpoint_rows
+from arrowlog.spark import checkpoints
+from arrowlog.spark.checkpoint_tasks import (
+    KEY_ROWS,
+    STORED_ROWS,
+    TABLE_ROWS,
+    CheckpointPlan,
+    TableShape,
+    collect_facts,
+    deal_run,
+    empty_rows,
+    find_dead_rows,
+    sample_run,
+    write_dealt_part,
+    write_part,
+)
+from arrowlog.spark.checkpoints import merge_facts
+from arrowlog.spark.ranges import choose_range_bounds
 from arrowlog.spark.rebuild import DistributedReplay, collect_table_actions
 from arrowlog.spark.tasks import decode_run, deserialize_table, reconcile_bucket
 
@@ -64,6 +82,67 @@ def test_distributed_replay_of_random_histories_equals_one_process(batch, tmp_pa
             assert state.schema == expected.schema
             assert state.timestamp == expected.timestamp
             assert dict(state.txns) == dict(expected.txns)
+
+
+def by_key(snapshot):
+    """Files by key, without their paths: a checkpoint has the keys in place of these."""
+    files = snapshot.files.drop_columns("path").to_pylist()
+    return dict(zip(snapshot.state.adds["key"].to_pylist(), map(repr, files), strict=True))
+
+
+def checkpoint_by_tasks(work, state, forms, rng):
+    """Do what the tasks of a checkpoint do, one after the other; shuffles keep no order."""
+    job, shape = work.job, TableShape.of(state.metadata, state.version)
+    samples = [sample_run(run, job, shape) for run in rng.sample(work.runs, rng.randint(1, 2))]
+    cuts = choose_range_bounds([each for each in samples if each is not None], job.buckets)
+    found = [pa.Table.from_batches([deal_run(run, job, shape, cuts)]) for run in work.runs]
+    rng.shuffle(found)
+    dealt = pa.concat_tables(found)
+
+    def rows(kind, table=dealt):
+        return table.filter(pa.compute.equal(table["kind"], kind))
+
+    def numbered(table):
+        for number in sorted(set(table["number"].to_pylist())):
+            yield number, table.filter(pa.compute.equal(table["number"], number))
+
+    reports = [pickle.loads(data) for data in rows(TABLE_ROWS)["data"].to_pylist()]
+    columns, recipe = merge_facts([facts for _, facts in reports])
+    plan = CheckpointPlan(columns, recipe, shape, cuts, f"{rng.randrange(2**48):012x}", forms)
+    dead = [find_dead_rows(some) for _, some in numbered(rows(KEY_ROWS))]
+    stored = pa.concat_tables([*dead, rows(STORED_ROWS)])
+    parts = {number: write_dealt_part(some, plan, job) for number, some in numbered(stored)}
+    for number in range(cuts.count):
+        if number not in parts:
+            parts[number] = write_part(empty_rows(plan), number, plan, job)
+    config = arrowlog.config.resolve({})
+    ordered = [parts[number] for number in range(cuts.count)]
+    checkpoints._write_manifests(work, state, plan, ordered, config)
+    return ordered
+
+
+@pytest.mark.parametrize("batch", range(SEEDS // BATCH))
+def test_random_histories_are_dealt_to_parts(batch, tmp_path, monkeypatch):
+    from arrowlog.spark import rebuild as module
+
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        print("seed", seed)
+        root = tmp_path / str(seed)
+        history = log_model.write(root, seed, versions=8)
+        rng = history.rng
+        monkeypatch.setattr(decoder, "COLUMNAR_MIN_LINES", rng.choice([1, 48]))
+        monkeypatch.setattr(module, "RUN_BYTES", rng.choice([1, 500, 10**6]))
+        if rng.random() < 0.5:
+            parquet_checkpoints.write(root, rng.randrange(7), checkpoint_maxFileSize=4000)
+        before = arrowlog.Table(root).snapshot()
+        work = DistributedReplay(root, None, None, {}, rng.choice([1, 2, 5]))
+        forms = rng.choice([("json",), ("parquet",), ("json", "parquet")])
+        parts = checkpoint_by_tasks(work, before.state, forms, rng)
+        assert sum(part["rows"] for part in parts) == before.num_files
+        after = arrowlog.Table(root).snapshot()
+        assert after.report.checkpoint == before.version
+        assert by_key(after) == by_key(before)
+        assert parquet_checkpoints.said(after) == parquet_checkpoints.said(before)
 
 
 def test_dead_rows_of_shared_parts_are_not_replayed(tmp_path, monkeypatch):
@@ -170,19 +249,45 @@ def test_distributed_checkpoint_on_top_of_a_checkpoint(spark, root):
     )
 
 
-def test_texts_are_rebuilt_only_if_every_bucket_agrees():
+def test_texts_are_rebuilt_only_if_every_run_agrees():
     schema = pa.schema([("id", pa.int64())])
     base = {"key": pa.array(["a"]), "path": pa.array(["a"])}
     plain = pa.table({**base, "minValues.id": pa.array(["7"])})
     odd = pa.table({**base, "minValues.id": pa.array(["007"])})
     silent = pa.table({**base, "stats.minValues.id": pa.array(["7"])})
-    one, two, three = (collect_facts(each, schema, ()) for each in (plain, odd, silent))
+    one, two, three = (
+        collect_facts(adds, *to_checkpoint_rows(FileStats(adds, schema, ()), adds))
+        for adds in (plain, odd, silent)
+    )
     assert "minValues.id" in merge_facts([one])[1].rebuilt
     assert "minValues.id" not in merge_facts([one, two])[1].rebuilt
     assert "minValues.id" in merge_facts([one, two])[0]
     columns, recipe = merge_facts([one, three])
     assert "min.id" not in three.typed or "minValues.id" not in recipe.rebuilt
     assert "path" in columns
+
+
+def test_parts_whose_files_are_all_removed(spark, root):
+    schema = pa.schema([("day", pa.int32()), ("id", pa.int64())])
+    options = {"checkpoint.enabled": False}
+    table = arrowlog.Table.create(root, schema, ["day"], options=options)
+    names = [f"{n:03d}.parquet" for n in range(120)]
+    table.append([arrowlog.add_file(n, {"day": i // 30}, size=1) for i, n in enumerate(names)])
+    table.remove(names[30:60])
+    table.append([arrowlog.add_file(names[40], {"day": 3}, size=2)])
+    made = arrowlog.spark.checkpoint(spark, root, buckets=4)
+    assert made.num_files == 91
+    parquet = [name for name in made.names if name.endswith(".parquet")]
+    assert len(parquet) == 4
+    found = arrowlog.Table(root).snapshot()
+    assert found.report.checkpoint == made.version
+    assert arrowlog.spark.checkpoint(spark, root, buckets=4).names == ()  # all of it is intact
+    sizes = dict(
+        zip(found.files["path"].to_pylist(), found.files["size_bytes"].to_pylist(), strict=True)
+    )
+    assert sizes == {n: 1 for n in names if n not in names[30:60]} | {names[40]: 2}
+    assert arrowlog.Table(root).scan("day = 1").num_files == 0
+    assert arrowlog.Table(root).scan("day = 3").num_files == 31
 
 
 def test_empty_table_and_gap(spark, root):

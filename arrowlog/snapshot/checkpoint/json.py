@@ -29,6 +29,7 @@ from arrowlog.formats.indextables import (
     protocol_fields,
 )
 from arrowlog.log_lines import compression_ratio
+from arrowlog.snapshot.checkpoint.row_spill import SpilledFiles
 from arrowlog.snapshot.listing import pointed_version
 from arrowlog.storage import PutOutcome
 
@@ -165,7 +166,7 @@ def _batch_rows(state: State, config: Config) -> int:
     """
     limit = config.checkpoint_max_file_size // _BATCHES_PER_FILE
     per_file = min(_BATCH_ROWS_MAX, limit // _ADD_BYTES_MIN)
-    return max(per_file, int(state.adds.num_rows) // _PARTS_MAX + 1)
+    return max(per_file, state.num_files // _PARTS_MAX + 1)
 
 
 def _has_room(packing: StreamCompressor, more: int, config: Config) -> bool:
@@ -181,11 +182,12 @@ def _encode_adds(state: State, batch_rows: int, *, lines: bool = False) -> Itera
 
     Threads encode the next batches while the caller compresses the last one.
     """
-    adds = state.adds
-    starts = range(0, adds.num_rows, batch_rows)
+    source = state.source
+    adds_from = source.batch if isinstance(source, SpilledFiles) else state.adds.slice
+    starts = range(0, state.num_files, batch_rows)
 
     def encode(start: int) -> bytes:
-        texts = encode_add_objects(adds.slice(start, batch_rows), path="path").to_pylist()
+        texts = encode_add_objects(adds_from(start, batch_rows), path="path").to_pylist()
         if lines:
             return "".join(f'{{"add":{text}}}\n' for text in texts).encode()
         return ",".join(texts).encode()

@@ -54,7 +54,8 @@ from arrowlog.snapshot.checkpoint.parts import (
     read_metadata,
     with_chunk_checksums,
 )
-from arrowlog.snapshot.checkpoint.row_gather import RowGatherer
+from arrowlog.snapshot.checkpoint.row_gather import GatheredRows, RowGatherer
+from arrowlog.snapshot.checkpoint.row_spill import SPILL_POOL, SpilledFiles
 from arrowlog.snapshot.checkpoint.rows import (
     ROW_GROUP_FILES,
     RebuildRecipe,
@@ -86,6 +87,8 @@ SHARED_FILES_MIN = 4096
 _PART_BYTES_MAX = 16 << 20
 # Row groups that are gathered and encoded at a time: more would not stay in the cache.
 _SLICE_GROUPS = 2
+# Parts of files in a temporary file that are made at a time.
+_SPILLED_PARTS_MAX = 2
 # With a limit so many times that large, a small trial tells the size of parts well enough.
 _ROUGH_TRIAL_RATIO = 4
 _TRIAL_FILES = 1 << 12
@@ -133,16 +136,17 @@ class ParquetCheckpointLayout:
     """
 
     version: int
-    table: pa.Table
+    rows: GatheredRows
     order: pa.Array
     recipe: RebuildRecipe
     schema: pa.Schema
     partition_columns: tuple[str, ...]
     options: dict[str, Any]
-    gather: RowGatherer
     folder: str = CHECKPOINT_FOLDER
     group_files: int | None = None
     parallelism: int = 1
+    slice_groups: int = _SLICE_GROUPS
+    pool: pa.MemoryPool | None = None
 
     @property
     def files_per_group(self) -> int:
@@ -162,27 +166,27 @@ def write_parquet_form(
     own = writer_id(new_id)
     # Parts that later checkpoints may share have unique names: such names are never used again, and
     # mean nothing without a manifest.
-    shareable = layout.table.num_rows >= SHARED_FILES_MIN
+    shareable = layout.rows.num_rows >= SHARED_FILES_MIN
     limit = config.checkpoint_max_file_size
     parts, index = put_parts(store, layout, limit, own, unique=shareable)
     manifest = CheckpointManifest(
         state.version,
         state.protocol,
         state.metadata,
-        layout.table.num_rows,
+        layout.rows.num_rows,
         tuple(parts),
-        tuple(layout.table.column_names),
+        tuple(layout.rows.schema.names),
         layout.recipe,
         index,
         state.timestamp,
         state.txns,
         state.recent,
-        stored_schema=encode_stored_schema(layout.table.schema),
+        stored_schema=encode_stored_schema(layout.rows.schema),
         truncation=StatsTruncation.of(config).label,
     )
     written = put_manifest(store, manifest, own, now_ms, broken=broken, folder=layout.folder)
     stored = sum(part.sizeInBytes for part in parts)
-    plain = layout.table.nbytes + written.num_bytes - stored
+    plain = layout.rows.nbytes + written.num_bytes - stored
     return replace(written, uncompressed_bytes=plain if written.made else written.num_bytes)
 
 
@@ -237,6 +241,16 @@ def _written(manifest: CheckpointManifest, data: bytes, *, made: bool) -> Writte
 
 def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
     partition = state.metadata.partition_columns
+    folder = state.format.key(state.format.checkpoint_folder)
+    of_table = (state.schema, partition)
+    if isinstance(state.source, SpilledFiles):
+        rows, order = state.source.spill, state.source.order
+        layout = build_layout(
+            state.version, rows, order, rows.recipe, of_table, config, folder=folder
+        )
+        # Files are spilled to save memory, which every part takes while it is made.
+        parallelism = min(layout.parallelism, _SPILLED_PARTS_MAX)
+        return replace(layout, parallelism=parallelism, slice_groups=1, pool=SPILL_POOL)
     names = [*state.schema.names, *partition]
     adds = flatten_all_maps(state.adds, names)
     columns = FileStats(adds, state.schema, partition)
@@ -244,8 +258,6 @@ def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
     keys = adds["key"] if adds.num_rows else pa.chunked_array([], pa.string())
     order = storage_order(columns, keys, _sort_columns(columns, adds))
     table, recipe = to_checkpoint_rows(columns, adds)
-    folder = state.format.key(state.format.checkpoint_folder)
-    of_table = (state.schema, partition)
     return build_layout(state.version, table, order, recipe, of_table, config, folder=folder)
 
 
@@ -267,19 +279,19 @@ def _fitting_group(layout: ParquetCheckpointLayout, size_max: int) -> int:
     """
     group = ROW_GROUP_FILES
     while group > _GROUP_FILES_MIN:
-        rows = layout.table.slice(0, group)
+        rows = layout.rows.slice(0, group)
         if rows.nbytes + _FOOTER_BYTES_MAX <= size_max:  # it takes no more encoded
             break
         size = _group_size(layout, group) * _SIZE_MARGIN
         if size <= size_max:
             break
-        group = max(int(min(group, layout.table.num_rows) * size_max / size), _GROUP_FILES_MIN)
+        group = max(int(min(group, layout.rows.num_rows) * size_max / size), _GROUP_FILES_MIN)
     return group
 
 
 def _group_size(layout: ParquetCheckpointLayout, group: int) -> int:
     """Return the size of a part with one row group: the largest of three, encoded on trial."""
-    rows = layout.table.num_rows
+    rows = layout.rows.num_rows
     last = max(rows - group, 0)
     starts = {0, last // 2, last}
     return max(_trial_size(layout, start, min(start + group, rows)) for start in starts)
@@ -288,13 +300,13 @@ def _group_size(layout: ParquetCheckpointLayout, group: int) -> int:
 def _trial_size(layout: ParquetCheckpointLayout, start: int, stop: int) -> int:
     sink = pa.MockOutputStream()
     with _open_part(layout, sink) as writer:
-        writer.write_table(layout.gather.take(layout.order.slice(start, stop - start)))
+        writer.write_table(layout.rows.take(layout.order.slice(start, stop - start)))
     return int(sink.size())
 
 
 def build_layout(
     version: int,
-    table: pa.Table,
+    table: pa.Table | GatheredRows,
     order: pa.Array,
     recipe: RebuildRecipe,
     of_table: tuple[pa.Schema, tuple[str, ...]],
@@ -307,23 +319,23 @@ def build_layout(
     `of_table` is the table's schema and its partition columns.
     """
     codec = config.checkpoint_compression
-    repetitive = _repetitive_columns(table)
+    rows = RowGatherer(table) if isinstance(table, pa.Table) else table
+    repetitive = _repetitive_columns(rows)
     options = {
         "compression": _CODECS.get(codec, codec),
         "use_dictionary": repetitive,
-        "column_encoding": _delta_encodings(table.schema, repetitive),
+        "column_encoding": _delta_encodings(rows.schema, repetitive),
         "write_statistics": False,
         "version": "2.6",
         "writer_engine_version": "V2",
     }
     layout = ParquetCheckpointLayout(
         version,
-        table,
+        rows,
         order,
         recipe,
         *of_table,
         options,
-        RowGatherer(table),
         folder,
         parallelism=min(config.checkpoint_parallelism, os.cpu_count() or 1),
     )
@@ -344,9 +356,9 @@ def _delta_encodings(schema: pa.Schema, repetitive: Sequence[str]) -> dict[str, 
     }
 
 
-def _repetitive_columns(table: pa.Table) -> list[str]:
+def _repetitive_columns(rows: GatheredRows) -> list[str]:
     """Return the columns worth a dictionary, judged by a sample from the middle."""
-    sample = table.slice(table.num_rows // 2, _SAMPLE_ROWS)
+    sample = rows.slice(rows.num_rows // 2, _SAMPLE_ROWS)
     repetitive = []
     for name, column in zip(sample.column_names, sample.columns, strict=True):
         if pa.types.is_dictionary(column.type):
@@ -414,17 +426,17 @@ def put_part(
         footerOffset=footer,
         footerChecksum=format_checksum(view[footer:]),
     )
-    return part, with_chunk_checksums(index, sums, layout.table.num_columns)
+    return part, with_chunk_checksums(index, sums, len(layout.rows.schema))
 
 
 def _part_ranges(layout: ParquetCheckpointLayout, size_max: int) -> list[tuple[int, int]]:
     """Return the rows of each part; row groups that are encoded on trial tell the size."""
     rows, group, limit = (
-        layout.table.num_rows,
+        layout.rows.num_rows,
         layout.files_per_group,
         min(size_max, _PART_BYTES_MAX),
     )
-    if rows <= group or layout.table.nbytes + _FOOTER_BYTES_MAX <= limit:
+    if rows <= group or layout.rows.nbytes + _FOOTER_BYTES_MAX <= limit:
         return [(0, rows)]
     if size_max >= limit * _ROUGH_TRIAL_RATIO:
         trial = min(_TRIAL_FILES, group)
@@ -443,13 +455,15 @@ def _encode_rows(
     layout: ParquetCheckpointLayout, start: int, stop: int
 ) -> tuple[pa.Buffer, Any, pa.Table]:
     """Encode a range of rows as a Parquet file; returns its bytes, its metadata and its index."""
-    group, step = layout.files_per_group, _SLICE_GROUPS * layout.files_per_group
+    group, step = layout.files_per_group, layout.slice_groups * layout.files_per_group
     of_table = (layout.schema, layout.partition_columns)
-    indexes = [] if stop > start else [build_row_group_index(layout.table.slice(0, 0), *of_table)]
-    sink = pa.BufferOutputStream()
+    indexes = (
+        [] if stop > start else [build_row_group_index(layout.rows.schema.empty_table(), *of_table)]
+    )
+    sink = pa.BufferOutputStream(layout.pool)
     with _open_part(layout, sink) as writer:
         for at in range(start, stop, step):
-            rows = layout.gather.take(layout.order.slice(at, min(step, stop - at)))
+            rows = layout.rows.take(layout.order.slice(at, min(step, stop - at)))
             indexes.append(build_row_group_index(rows, *of_table, group))
             writer.write_table(rows, group)
     data = sink.getvalue()
@@ -463,8 +477,8 @@ def _open_part(layout: ParquetCheckpointLayout, sink: pa.NativeFile) -> Iterator
     from pyarrow._parquet import ParquetWriter
 
     footer = {_FOOTER_KEY: b"%d" % layout.version}
-    schema = layout.table.schema.with_metadata(footer)
-    writer = ParquetWriter(sink, schema, **layout.options)
+    schema = layout.rows.schema.with_metadata(footer)
+    writer = ParquetWriter(sink, schema, memory_pool=layout.pool, **layout.options)
     yield writer
     writer.close()
 

@@ -9,6 +9,7 @@ rows at a time.
 from __future__ import annotations
 
 from functools import cache
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,17 +19,58 @@ from arrowlog.arrays import make_array, to_numpy
 _VIEW_BYTES = 16
 
 
+class GatheredRows(Protocol):
+    """Rows of a checkpoint that is being written, numbered in any order."""
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all rows in memory."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns and their types."""
+
+    def slice(self, start: int, count: int) -> pa.Table:
+        """Return up to `count` rows from a number on, a sample of all."""
+
+    def take(self, rows: pa.Array) -> pa.Table:
+        """Return some rows, given by their numbers, in that order."""
+
+
 class RowGatherer:
     """The columns of a table, prepared so that rows can be gathered from them again and again."""
 
     def __init__(self, table: pa.Table) -> None:
         """Copy columns other than texts into one piece each, unless they are."""
-        self._schema = table.schema
+        self._table = table
         self._columns = [_prepare(column) for column in table.columns]
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return int(self._table.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the table."""
+        return int(self._table.nbytes)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns and their types."""
+        return self._table.schema
+
+    def slice(self, start: int, count: int) -> pa.Table:
+        """Return up to `count` rows from a number on."""
+        return self._table.slice(start, count)
 
     def take(self, rows: pa.Array) -> pa.Table:
         """Return some rows, given by their numbers, in that order."""
-        return pa.table([column.take(rows) for column in self._columns], schema=self._schema)
+        return pa.table([column.take(rows) for column in self._columns], schema=self.schema)
 
 
 def _prepare(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray | _TextViews:

@@ -131,10 +131,19 @@ def storage_order(
     `best` are the columns to sort by; by default `choose_sort_columns` chooses them.
     """
     best = choose_sort_columns(columns) if best is None else best
-    frame = _sort_columns(columns, best)
+    return order_by(sort_columns(columns, best), keys, hashed=bool(best))
+
+
+def order_by(
+    frame: Mapping[str, pa.Array], keys: pa.Array | pa.ChunkedArray, *, hashed: bool
+) -> pa.Array:
+    """Return the order of rows by the columns of `frame`, then by `keys`, or with `hashed` theirs.
+
+    `keys` are paths, or with `hashed` what `tie_hashes` returns for them.
+    """
     ranks = _leading_ranks(list(frame.values()))
     if ranks is None:
-        return _sort_indices(_with_ties(frame, keys, hashed=bool(best)))
+        return _sort_indices(_with_ties(frame, keys, hashed=hashed))
     import numpy as np
 
     order = np.argsort(ranks)
@@ -144,13 +153,13 @@ def storage_order(
     np.equal(ordered[1:], ordered[:-1], out=tied[1:])
     tied[:-1] |= tied[1:]
     if np.count_nonzero(tied) > len(tied) * _TIED_SHARE_MAX:
-        return _sort_indices(_with_ties(frame, keys, hashed=bool(best)))
+        return _sort_indices(_with_ties(frame, keys, hashed=hashed))
     if tied.any():
         # Only files with equal ranks have to be compared by the other keys.
         among = np.sort(order[tied])
         rows = from_numpy(among)
         some = {name: array.take(rows) for name, array in frame.items()}
-        within = _sort_indices(_with_ties(some, keys.take(rows), hashed=bool(best)))
+        within = _sort_indices(_with_ties(some, keys.take(rows), hashed=hashed))
         order[tied] = among[to_numpy(within)]
     return from_numpy(order.astype(np.uint32))
 
@@ -159,22 +168,31 @@ def storage_sort_keys(
     columns: FileStats, keys: pa.ChunkedArray, best: Sequence[str]
 ) -> pl.DataFrame:
     """Return the sort keys of the files, the most significant column first."""
-    return _with_ties(_sort_columns(columns, best), keys, hashed=bool(best))
+    return _with_ties(sort_columns(columns, best), keys, hashed=bool(best))
 
 
-def _sort_columns(columns: FileStats, best: Sequence[str]) -> dict[str, pa.Array]:
+def sort_columns(columns: FileStats, best: Sequence[str]) -> dict[str, pa.Array]:
+    """Return the columns by which files are stored, the most significant one first."""
     frame = {f"p{i}": columns.partition(name) for i, name in enumerate(columns.partition_columns)}
     return frame | {f"b{i}": low_bounds(columns, name) for i, name in enumerate(best)}
 
 
+def tie_hashes(keys: pa.ChunkedArray) -> pa.Array:
+    """Return the hashes by which files that tie are ordered.
+
+    With sort columns few files tie, and any deterministic order of those will do. Hashes sort
+    faster than paths.
+    """
+    return pl.Series("ties", pl.from_arrow(keys), dtype=pl.String).hash(0).to_arrow()
+
+
 def _with_ties(
-    frame: Mapping[str, pa.Array], keys: pa.ChunkedArray, *, hashed: bool
+    frame: Mapping[str, pa.Array], keys: pa.Array | pa.ChunkedArray, *, hashed: bool
 ) -> pl.DataFrame:
     series = [pl.Series(name, pl.from_arrow(array)) for name, array in frame.items()]
-    ties = pl.Series("ties", pl.from_arrow(keys), dtype=pl.String)
-    # With sort columns few files tie, and any deterministic order of those will do. Hashes sort
-    # faster than paths.
-    return pl.DataFrame([*series, ties.hash(0) if hashed else ties])
+    ties = tie_hashes(keys) if hashed and keys.type != pa.uint64() else keys
+    kind = pl.UInt64 if hashed else pl.String
+    return pl.DataFrame([*series, pl.Series("ties", pl.from_arrow(ties), dtype=kind)])
 
 
 def _sort_indices(keys: pl.DataFrame) -> pa.Array:
