@@ -20,7 +20,13 @@ from arrowlog.cli.app import (
     version_option,
     with_table,
 )
-from arrowlog.cli.output import print_cleanup, print_record, print_table, progress_bar
+from arrowlog.cli.output import (
+    print_cleanup,
+    print_listing,
+    print_record,
+    print_table,
+    progress_bar,
+)
 from arrowlog.display import format_bytes, format_items
 
 if TYPE_CHECKING:
@@ -163,12 +169,9 @@ def remove(
     chosen: object = where if where is not None else read_paths(paths)
     if dry_run:
         affected = _select_files(table, where, chosen)
-        if output != "text" or affected.num_rows:
-            print_table(affected, output, limit)
-        if output == "text":
-            print(
-                f"{format_items(affected.num_rows, 'file')} would be removed, {_size_of(affected)}."
-            )
+        count = format_items(affected.num_rows, "file")
+        summary = f"{count} would be removed, {_size_of(affected)}."
+        print_listing(affected, output, limit, summary)
         return
     done = table.remove(chosen)
     removed = done.operation_metrics.get("numRemovedFiles", 0)
@@ -285,10 +288,8 @@ def _print_properties(table: arrowlog.Table, output: str, limit: int | None) -> 
     found = sorted(table.snapshot().metadata.configuration.items())
     rows = {"key": [key for key, _ in found], "value": [value for _, value in found]}
     schema = pa.schema([("key", pa.string()), ("value", pa.string())])
-    if output != "text" or found:
-        print_table(pa.table(rows, schema=schema), output, limit)
-    if output == "text":
-        print(f"{format_items(len(found), 'property', 'properties')}.")
+    summary = f"{format_items(len(found), 'property', 'properties')}."
+    print_listing(pa.table(rows, schema=schema), output, limit, summary)
 
 
 @commands.command("truncate-history")
@@ -338,8 +339,8 @@ def update_statistics(
     r"""Read missing statistics of TABLE from Parquet footers.
 
     Use it for files that another program added without row counts and bounds, which no query can
-    skip. The statistics are committed; rows do not change. PATHS
-    are paths of live files; - reads them from standard input, one per line.
+    skip. The statistics are committed; rows do not change. PATHS are paths of live files; - reads
+    them from standard input, one per line.
 
     \b
     Examples:
@@ -353,10 +354,8 @@ def update_statistics(
         import pyarrow as pa
 
         listed = pa.table({"path": pa.array(chosen, pa.string())})
-        if output != "text" or listed.num_rows:
-            print_table(listed, output, limit)
-        if output == "text":
-            print(f"Would read the footers of {format_items(listed.num_rows, 'file')}.")
+        summary = f"Would read the footers of {format_items(listed.num_rows, 'file')}."
+        print_listing(listed, output, limit, summary)
         return
     done = table.update_statistics(chosen)
     _print_commit(done, output, limit, f"statistics of {format_items(len(chosen), 'file')} updated")
@@ -667,11 +666,8 @@ def skips(
             raise click.UsageError("--record needs a --reason.")
         table.skips.record(record, reason, cooldown=cooldown)
     listed = table.skips.history() if history else table.skips.active()
-    if output != "text" or listed.num_rows:
-        print_table(listed, output, limit)
-    if output == "text":
-        noun, where = ("skip", "the log") if history else ("file", "cooldown")
-        print(f"{format_items(listed.num_rows, noun)} in {where}.")
+    noun, where = ("skip", "the log") if history else ("file", "cooldown")
+    print_listing(listed, output, limit, f"{format_items(listed.num_rows, noun)} in {where}.")
 
 
 def _row(result: CheckpointResult) -> pa.Table:

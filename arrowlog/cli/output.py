@@ -66,6 +66,14 @@ def print_record(table: pa.Table, form: str, limit: int | None = None) -> None:
     print_table(table, "jsonl" if form == "json" else form, limit)
 
 
+def print_listing(table: pa.Table, form: str, limit: int | None, summary: str) -> None:
+    """Print a table; as text, only if it has rows, and followed by a line that sums it up."""
+    if form != "text" or table.num_rows:
+        print_table(table, form, limit)
+    if form == "text":
+        print(summary)
+
+
 def _json_rows(table: pa.Table) -> Iterator[str]:
     """Yield every row as a JSON object on one line."""
     import json

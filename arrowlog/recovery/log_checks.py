@@ -39,8 +39,8 @@ from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_r
 from arrowlog.recovery.delta_checks import examine_delta_table
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
 from arrowlog.recovery.log_repair import REPLACED_LOG_FOLDER, open_table_store
-from arrowlog.recovery.readable_store import ReadableStore
 from arrowlog.recovery.salvage import (
+    ReadableStore,
     broken_commit_version,
     describe_divergence,
     describe_error,

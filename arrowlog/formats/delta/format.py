@@ -224,11 +224,12 @@ class Delta(Format):
             version, rest = _split_version(name) or (0, "")
             if rest == ".json":
                 commits[version] = self.key(name)
-            elif rest == ".checkpoint.parquet" or re.fullmatch(_UUID, rest):
-                forms.setdefault(version, []).append((name,))
-            elif match := re.fullmatch(_PART, rest):
-                parts.setdefault((version, int(match[2])), {})[int(match[1])] = name
-            elif match := re.fullmatch(_COMPACTED, rest):
+            elif rest.startswith(".checkpoint."):
+                if rest == ".checkpoint.parquet" or re.fullmatch(_UUID, rest):
+                    forms.setdefault(version, []).append((name,))
+                elif match := re.fullmatch(_PART, rest):
+                    parts.setdefault((version, int(match[2])), {})[int(match[1])] = name
+            elif rest.endswith(".compacted.json") and (match := re.fullmatch(_COMPACTED, rest)):
                 compactions[version, int(match[1])] = self.key(name)
         for (version, count), numbered in parts.items():
             if count and sorted(numbered) == list(range(1, count + 1)):
