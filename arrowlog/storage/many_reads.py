@@ -2,9 +2,9 @@
 
 A client library spends 150 to 300 µs of processor time on a request, and the commits of a log
 without a checkpoint are thousands: that is more than everything else that opening a table takes.
-Here a request takes about 25 µs. Only a complete response with status 200 counts. Whatever else
-happens to an object (it is missing, or the server refuses) is left to the client library, which
-knows how to report it.
+Here a request takes about 25 µs. Only a complete response counts, with an object or the statement
+that there is none. Whatever else happens is left to the client library, which knows how to report
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 from weakref import finalize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # Connections to begin with. Each complete response permits one more, so that their number doubles
 # with every round trip: a burst of hundreds would overflow the queue of many servers.
@@ -32,6 +32,8 @@ _MAX_CONNECTIONS = 512
 _MIN_CONNECTIONS = 8
 # Connections may take one in so many of the files that the process may open.
 _FILES_PER_CONNECTION = 4
+_IDLE_CONNECTIONS = 8  # that are kept for the next reads
+_ADDRESS_SECONDS = 60.0  # how long the address of a server is reused
 _READ_BYTES = 1 << 16
 _MAX_HEAD_BYTES = 1 << 16
 # The server asks for fewer requests: they are sent again, over half as many connections.
@@ -135,7 +137,65 @@ class _Connection:
     head: bytes = b""  # what arrived of the response's head
     body: list[bytes] = field(default_factory=list)
     missing: int = -1  # bytes of the body that are still to come; -1 before the head is complete
+    absent: bool = False  # the response says that the object does not exist
     last: bool = False  # the server closes the connection after this response
+
+
+class Connections:
+    """What reads of one bucket share: connections that are kept, and what makes new ones."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        """Connect to nothing yet."""
+        self.bucket = bucket
+        self.idle: deque[_Connection] = deque()
+        self.tls: ssl.SSLContext | None = None
+        self._addresses: list[Any] = []
+        self._found_at = float("-inf")
+        self._requests = _Requests(bucket)
+        finalize(self, _close_all, self.idle)
+
+    @property
+    def requests(self) -> _Requests:
+        """What makes requests."""
+        if time.monotonic() - self._requests.made_at > _SIGNATURE_SECONDS:
+            self._requests = _Requests(self.bucket)
+        return self._requests
+
+    def prepare(self) -> bool:
+        """Look the server up, unless that was done recently; return False if it fails."""
+        if time.monotonic() - self._found_at < _ADDRESS_SECONDS:
+            return True
+        where = self.bucket.host, self.bucket.port
+        try:
+            self._addresses = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)
+            if self.bucket.tls and self.tls is None:
+                self.tls = ssl.create_default_context()
+        except OSError:
+            return False
+        self._found_at = time.monotonic()
+        return True
+
+    def connect(self) -> _Connection | None:
+        """Begin to connect; None if that fails at once."""
+        family, kind, protocol, _, address = self._addresses[0]
+        try:
+            plain = socket.socket(family, kind, protocol)
+        except OSError:  # too many open files
+            return None
+        try:
+            plain.setblocking(False)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.connect_ex(address)
+            if self.tls is None:
+                return _Connection(plain)
+            return _Connection(
+                self.tls.wrap_socket(
+                    plain, server_hostname=self.bucket.host, do_handshake_on_connect=False
+                )
+            )
+        except (OSError, ValueError):
+            plain.close()
+            return None
 
 
 class _Refused(Exception):
@@ -149,11 +209,12 @@ class _Refused(Exception):
 class ManyReads:
     """Reads objects in order, ahead of what is asked for by one request per connection."""
 
-    def __init__(self, bucket: Bucket, keys: Sequence[str]) -> None:
+    def __init__(self, connections: Connections, keys: Sequence[str]) -> None:
         """Send nothing yet."""
-        self._bucket = bucket
+        self._shared = connections
         self._keys = keys
-        self._found: dict[int, bytes] = {}  # objects that were read and not returned
+        # Objects that were read and not returned; None for those that do not exist.
+        self._found: dict[int, bytes | None] = {}
         self._returned = 0
         self._complete = 0  # objects that were read, up to the first that was not
         self._size = 0  # of those that are complete and were not returned
@@ -166,13 +227,17 @@ class ManyReads:
         # Requests that may still be refused because there are too many, and that may still fail.
         self._repeats = len(keys) // 4 + _FIRST_CONNECTIONS
         self._failures = len(keys) // 64 + _FIRST_CONNECTIONS
-        self._requests = _Requests(bucket)
-        self._tls: ssl.SSLContext | None = None
-        self._addresses: list[Any] = []
         self.close = finalize(self, _close_all, self._connections, self._selector)
 
-    def take(self, enough: float, seconds: float, silent_seconds: float) -> list[bytes]:
+    def start(self) -> None:
+        """Send requests, as far as there are connections that were kept."""
+        if self._shared.prepare():
+            self._open_connections()
+
+    def take(self, enough: float, seconds: float, silent_seconds: float) -> list[bytes | None]:
         """Return the next objects: at least `enough` bytes of them, or all of the rest.
+
+        None stands for an object that does not exist.
 
         Fewer, or none, if an object could not be read: it and the rest are left to the caller.
         Waits at most `seconds`, and at most `silent_seconds` for any answer of the server.
@@ -192,33 +257,20 @@ class ManyReads:
 
     def _run(self, enough: float, deadline: float, silent_seconds: float) -> None:
         """Read until there is enough, or reason to leave the rest to others."""
-        if not self._addresses and not self._prepare():
+        if not self._shared.prepare():
             return
         while self._size < enough and self._open_connections():
             left = min(deadline - time.monotonic(), silent_seconds)
             events = self._selector.select(max(left, 0.0))
             if not events:
                 return
-            if time.monotonic() - self._requests.made_at > _SIGNATURE_SECONDS:
-                self._requests = _Requests(self._bucket)
             for key, _ in events:
                 self._step(key.data)
-
-    def _prepare(self) -> bool:
-        """Look the server up; return False if that fails."""
-        where = self._bucket.host, self._bucket.port
-        try:
-            self._addresses = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)
-            if self._bucket.tls:
-                self._tls = ssl.create_default_context()
-        except OSError:
-            return False
-        return True
 
     def _open_connections(self) -> bool:
         """Open as many connections as are of use; return whether anything is left to do."""
         while len(self._connections) < self._wanted and self._unready < len(self._waiting):
-            if not self._connect():
+            if not self._reuse() and not self._connect():
                 self._give_up()
         return bool(self._connections)
 
@@ -228,26 +280,22 @@ class ManyReads:
         for connection in [each for each in self._connections if each.number < 0]:
             self._drop(connection)
 
+    def _reuse(self) -> bool:
+        """Send a request over a connection that was kept; return False if there is none."""
+        try:
+            connection = self._shared.idle.pop()
+        except IndexError:
+            return False
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        self._connections.add(connection)
+        self._do(self._send, connection)
+        return True
+
     def _connect(self) -> bool:
-        family, kind, protocol, _, address = self._addresses[0]
-        try:
-            plain = socket.socket(family, kind, protocol)
-        except OSError:  # too many open files
+        connection = self._shared.connect()
+        if connection is None:
             return False
-        try:
-            plain.setblocking(False)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.connect_ex(address)
-            connected: Any = plain
-            if self._tls is not None:
-                connected = self._tls.wrap_socket(
-                    plain, server_hostname=self._bucket.host, do_handshake_on_connect=False
-                )
-            connection = _Connection(connected)
-            self._selector.register(connected, selectors.EVENT_WRITE, connection)
-        except (OSError, ValueError):
-            plain.close()
-            return False
+        self._selector.register(connection.socket, selectors.EVENT_WRITE, connection)
         self._connections.add(connection)
         self._unready += 1
         return True
@@ -260,13 +308,13 @@ class ManyReads:
 
     def _step(self, connection: _Connection) -> None:
         """Do what a connection is ready for."""
-        if connection not in self._connections:  # dropped since
-            return
+        if connection in self._connections:  # not dropped since
+            self._do(self._receive if connection.ready else self._finish_connecting, connection)
+
+    def _do(self, action: Callable[[_Connection], None], connection: _Connection) -> None:
+        """Do something with a connection, and what follows if it fails."""
         try:
-            if connection.ready:
-                self._receive(connection)
-            else:
-                self._finish_connecting(connection)
+            action(connection)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, InterruptedError):
             return  # the rest has not arrived yet
         except _Refused as refused:
@@ -294,7 +342,7 @@ class ManyReads:
         code = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
-        if self._tls is not None:
+        if self._shared.tls is not None:
             try:
                 opened.do_handshake()
             except ssl.SSLWantReadError:
@@ -309,12 +357,17 @@ class ManyReads:
         self._send(connection)
 
     def _send(self, connection: _Connection) -> None:
-        """Request the next object over an idle connection; close it if it is not needed."""
+        """Request the next object over an idle connection; keep or close it if there is none."""
         if not self._waiting or len(self._connections) > self._wanted:
-            self._drop(connection)
+            if len(self._shared.idle) < _IDLE_CONNECTIONS:
+                self._selector.unregister(connection.socket)
+                self._connections.discard(connection)
+                self._shared.idle.append(connection)
+            else:
+                self._drop(connection)
             return
         connection.number = self._waiting.popleft()
-        request = self._requests.get(self._keys[connection.number])
+        request = self._shared.requests.get(self._keys[connection.number])
         try:
             sent = connection.socket.send(request)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
@@ -338,11 +391,13 @@ class ManyReads:
             connection.body.append(data)
             if connection.missing == 0:
                 break
-        number, self._found[connection.number] = connection.number, b"".join(connection.body)
-        if number == self._complete:
-            while (content := self._found.get(self._complete)) is not None:
-                self._complete += 1
-                self._size += len(content)
+        number, content = connection.number, b"".join(connection.body)
+        if connection.absent and b"<Code>NoSuchKey</Code>" not in content:
+            raise _Refused  # it may be the bucket that does not exist
+        self._found[number] = None if connection.absent else content
+        while self._complete in self._found:
+            self._size += len(self._found[self._complete] or b"")
+            self._complete += 1
         self._wanted = min(self._wanted + 1, self._most)
         connection.number, connection.missing = -1, -1
         connection.head, connection.body = b"", []
@@ -352,11 +407,15 @@ class ManyReads:
             self._send(connection)
 
 
-def _close_all(connections: set[_Connection], selector: selectors.BaseSelector) -> None:
+def _close_all(
+    connections: set[_Connection] | deque[_Connection],
+    selector: selectors.BaseSelector | None = None,
+) -> None:
     for connection in connections:
         connection.socket.close()
     connections.clear()
-    selector.close()
+    if selector is not None:
+        selector.close()
 
 
 def _take_head(connection: _Connection, data: bytes) -> bytes:
@@ -372,8 +431,9 @@ def _take_head(connection: _Connection, data: bytes) -> bytes:
         return b""
     status, *lines = head.split(b"\r\n")
     version, _, code = status.partition(b" ")
-    if version != b"HTTP/1.1" or code[:3] != b"200":
+    if version != b"HTTP/1.1" or code[:3] not in (b"200", b"404"):
         raise _Refused(busy=code[:3] in _BUSY_STATUS)
+    connection.absent = code[:3] == b"404"
     headers: dict[bytes, bytes] = {}
     for line in lines:
         name, _, value = line.partition(b":")

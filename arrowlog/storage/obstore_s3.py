@@ -26,7 +26,7 @@ from arrowlog.errors import ArrowlogError, redact
 from arrowlog.storage.base import ObjectStat, PutOutcome, build_walk_table
 from arrowlog.storage.failures import response_status
 from arrowlog.storage.fsspec_store import RemoteStore, find_secrets
-from arrowlog.storage.many_reads import ManyReads, find_bucket
+from arrowlog.storage.many_reads import Connections, ManyReads, find_bucket
 from arrowlog.storage.s3 import (
     LARGE_OBJECT_FACTOR,
     PROBED_BUCKETS,
@@ -45,17 +45,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from arrowlog.storage.base import FileBuffer
-    from arrowlog.storage.many_reads import Bucket
 
 _QUICK_SECONDS = 10  # limit of small requests, and of silence during large ones
 _CONNECT_SECONDS = 5
 # Concurrent reads if checkpoint.parallelism is not set: obstore needs no thread for each.
 _DEFAULT_CONCURRENT_READS = 64
 _LIST_PAGE_KEYS = 1000
-# Up to this many objects are read by a thread pool that is kept; more by an event loop.
+# Where obstore reads them: up to so many objects by a thread pool that is kept, more by an event
+# loop.
 _THREAD_POOL_SIZE = 4
-# From so many objects on, `many_reads` reads them: its connections have to be made first.
-_MANY_KEYS = 32
 _RETRYABLE_STATUS = (408, 409, 429)
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _ENVIRONMENT = {
@@ -134,25 +132,27 @@ class ObstoreS3(RemoteStore):
         self._clients: dict[tuple[float, float], Any] = {}
         self._stand_ins: dict[int, S3Store] = {}
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        self._direct = self._find_bucket()
+        self._direct = self._find_connections()
         # Reads that go on with the next call of `read_into`, by the first key and the number left.
         self._streams: dict[tuple[str, int], ManyReads] = {}
         self._expansion = 4.0  # of commits by decompression, until some have been read
 
-    def _find_bucket(self) -> Bucket | None:
-        """Return where objects can be read without obstore; None if only obstore knows how."""
+    def _find_connections(self) -> Connections | None:
+        """Return what reads objects without obstore; None if only obstore can."""
         config = self._config
         if self.ceiling is not None or config["aws_virtual_hosted_style_request"]:
             return None
         where = config.get("aws_endpoint"), self._bucket, self._prefix, config["aws_region"]
         bucket = find_bucket(*where)
-        if bucket is None or config.get("aws_skip_signature"):
-            return bucket
+        if bucket is None:
+            return None
+        if config.get("aws_skip_signature"):
+            return Connections(bucket)
         names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
         key, secret, token = (config.get(name) for name in names)
-        return (
-            None if not (key and secret) else replace(bucket, key=key, secret=secret, token=token)
-        )
+        if not key or not secret:
+            return None
+        return Connections(replace(bucket, key=key, secret=secret, token=token))
 
     def s3fs_fallback(self) -> S3Store:
         """Return the same bucket through s3fs; one instance per process."""
@@ -240,9 +240,10 @@ class ObstoreS3(RemoteStore):
         """Read files into the buffer; of many, the next ones are requested already."""
         started = time.monotonic()
         reads = self._streams.pop((keys[0], len(keys)), None) if keys else None
-        if reads is None and self._direct is not None and len(keys) >= _MANY_KEYS:
+        if reads is None and self._direct is not None and len(keys) > 1:
             reads = ManyReads(self._direct, keys)
-        raws = [] if reads is None else self._take(reads, enough / self._expansion)
+        found = [] if reads is None else self._take(reads, enough / self._expansion)
+        raws = self._all_found(keys[: len(found)], found)
         if not raws:
             count = min(max(enough // self._mean_file_bytes, self.parallelism), len(keys))
             left = self.seconds - (time.monotonic() - started)
@@ -256,13 +257,14 @@ class ObstoreS3(RemoteStore):
             self._streams[keys[count], len(keys) - count] = reads
         return count, num_bytes
 
-    def _take(self, reads: ManyReads, enough: float) -> list[bytes]:
+    def _take(self, reads: ManyReads, enough: float) -> list[bytes | None]:
         """Return the next objects of a read, and count the requests."""
-        raws = reads.take(enough, self.seconds, min(_QUICK_SECONDS, self.seconds / 2))
-        self.metrics.count_request(self.kind, "read", len(raws), sum(map(len, raws)))
-        return raws
+        found = reads.take(enough, self.seconds, min(_QUICK_SECONDS, self.seconds / 2))
+        size = sum(len(content) for content in found if content is not None)
+        self.metrics.count_request(self.kind, "read", len(found), size)
+        return found
 
-    def _all_found(self, keys: Sequence[str], contents: list[bytes | None]) -> list[bytes]:
+    def _all_found(self, keys: Sequence[str], contents: Sequence[bytes | None]) -> list[bytes]:
         """Return the contents; raises `FileNotFoundError` if an object is missing."""
         for key, content in zip(keys, contents, strict=True):
             if content is None:
@@ -271,10 +273,10 @@ class ObstoreS3(RemoteStore):
 
     def _read_parallel(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read objects within the time limit; what is missing is None."""
-        if self._direct is None or len(keys) < _MANY_KEYS:
+        if self._direct is None or len(keys) < 2:
             return self._read_with_obstore(keys, self.seconds)
         started = time.monotonic()
-        found: list[bytes | None] = list(self._take(ManyReads(self._direct, keys), float("inf")))
+        found = self._take(ManyReads(self._direct, keys), float("inf"))
         left = self.seconds - (time.monotonic() - started)
         return [*found, *self._read_with_obstore(keys[len(found) :], left)]
 
@@ -457,7 +459,15 @@ class ObstoreS3(RemoteStore):
 
     @_with_s3fs_fallback
     def put_or_find(self, key: str, data: bytes) -> tuple[PutOutcome, bytes | None]:
-        """Create an object, and read it at the same time in another thread."""
+        """Create an object, and read it at the same time."""
+        if self._direct is not None:
+            reads = ManyReads(self._direct, [key])
+            reads.start()
+            outcome = self.put_if_absent(key, data)
+            if outcome in (PutOutcome.DONE, PutOutcome.NOT_APPLIED):
+                reads.close()
+                return outcome, None
+            return outcome, next(iter(self._take(reads, float("inf"))), None)
         reading = self._thread_pool().submit(self.find, key)
         outcome = self.put_if_absent(key, data)
         if outcome in (PutOutcome.DONE, PutOutcome.NOT_APPLIED):

@@ -11,8 +11,8 @@ from ipaddress import ip_address
 import pytest
 
 from arrowlog.errors import StoreUnavailable
-from arrowlog.storage import open_store
-from arrowlog.storage.many_reads import Bucket, ManyReads, find_bucket
+from arrowlog.storage import PutOutcome, open_store
+from arrowlog.storage.many_reads import Bucket, Connections, ManyReads, find_bucket
 
 pytest.importorskip("obstore")
 KEYS = [f"folder/{number:05d}" for number in range(300)]
@@ -41,7 +41,7 @@ class Server:
     def __init__(self, respond, context=None):
         self.respond, self.context = respond, context
         self.asked, self.heads, self.connections, self.open, self.most = {}, [], 0, 0, 0
-        self.lock = threading.Lock()
+        self.lock, self.method = threading.Lock(), threading.local()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = self.listener.getsockname()[1]
 
@@ -72,6 +72,7 @@ class Server:
                 if self.context is not None:
                     connection = self.context.wrap_socket(connection, server_side=True)
                 while head := self._read_head(connection):
+                    self.method.value = head.split(b" ")[0]
                     key = head.split(b" ")[1].decode().removeprefix("/bucket/")
                     with self.lock:
                         self.heads.append(head)
@@ -98,7 +99,7 @@ class Server:
 
 
 def read_all(bucket, keys=KEYS, enough=float("inf")):
-    reads, found = ManyReads(bucket, keys), []
+    reads, found = ManyReads(Connections(bucket), keys), []
     while taken := reads.take(enough, 20, 5):
         found += taken
     assert not reads.close.alive
@@ -114,7 +115,7 @@ def test_objects_are_returned_in_order(enough):
 
 def test_connections_are_closed():
     with Server(lambda key, _: answer(key)) as server:
-        reads = ManyReads(server.bucket, KEYS)
+        reads = ManyReads(Connections(server.bucket), KEYS)
         assert reads.take(1, 20, 5)
         del reads  # abandoned halfway
         read_all(server.bucket)
@@ -187,7 +188,7 @@ def test_busy_server_gets_fewer_connections():
 def test_unresponsive_server_times_out():
     stop = threading.Event()
     with Server(lambda key, _: stop.wait(20) and None if key == KEYS[9] else answer(key)) as server:
-        reads = ManyReads(server.bucket, KEYS)
+        reads = ManyReads(Connections(server.bucket), KEYS)
         assert reads.take(float("inf"), 20, 0.3) == [content(key) for key in KEYS[:9]]
         assert reads.take(float("inf"), 20, 0.3) == []
         stop.set()
@@ -334,3 +335,52 @@ def test_store_raises_for_missing_or_refused_objects():
     refused = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
     with Server(lambda _key, _: refused) as server, pytest.raises(StoreUnavailable):
         store_of(server).get_many(KEYS)
+
+
+NO_SUCH_KEY = b"<Error><Code>NoSuchKey</Code></Error>"
+ABSENT = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(NO_SUCH_KEY), NO_SUCH_KEY)
+NO_BUCKET = ABSENT.replace(b"NoSuchKey", b"NoSuchBkt")
+
+
+def test_objects_that_do_not_exist_are_none():
+    with Server(lambda key, _: ABSENT if key.endswith("5") else answer(key)) as server:
+        expected = [None if key.endswith("5") else content(key) for key in KEYS]
+        assert read_all(server.bucket) == expected
+        assert store_of(server).find_many(KEYS) == expected
+        with pytest.raises(FileNotFoundError, match=KEYS[5]):
+            store_of(server).get_many(KEYS)
+    with Server(lambda _key, _: NO_BUCKET) as server:  # that says nothing about the objects
+        assert read_all(server.bucket) == []
+
+
+def test_connections_are_kept_and_replaced_when_they_are_closed():
+    with Server(lambda key, attempt: None if attempt == 9 else answer(key)) as server:
+        connections = Connections(server.bucket)
+
+        def read():
+            return ManyReads(connections, KEYS[:3]).take(float("inf"), 20, 5)
+
+        for _ in range(8):
+            assert read() == [content(key) for key in KEYS[:3]]
+        assert server.connections == 3
+        assert read() == [content(key) for key in KEYS[:3]]  # the server closes all of them
+        assert server.connections > 3
+        assert len(connections.idle) == 3
+
+
+def test_a_put_and_a_read_at_the_same_time():
+    """Whatever becomes of the read, the outcome is that of the put."""
+    taken = b"HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"
+    for get, found in ((answer(KEYS[0]), content(KEYS[0])), (ABSENT, None)):
+        with Server(lambda _key, _, get=get: taken if puts(server) else get) as server:
+            store = store_of(server)
+            for _ in range(3):
+                assert store.put_or_find(KEYS[0], b"") == (PutOutcome.EXISTS, found)
+    done = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nContent-Length: 0\r\n\r\n'
+    with Server(lambda _key, _: done if puts(server) else ABSENT) as server:
+        assert store_of(server).put_or_find(KEYS[0], b"") == (PutOutcome.DONE, None)
+
+
+def puts(server):
+    """Whether the thread that calls this answers a put."""
+    return server.method.value == b"PUT"
