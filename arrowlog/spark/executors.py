@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # What arrowlog imports in workers.
 REQUIRED_MODULES = ("duckdb", "fsspec", "msgspec", "numpy", "polars", "pyarrow")
+# By which Spark finds the data source under its three names.
+_SOURCE_MODULES = ("pyspark_arrowlog", "pyspark_indextables", "pyspark_indextables_provider")
 _MAX_PROBES = 32
 _CONNECT_PROBES = 8  # the number of cores is unknown there
 _LOCK = Lock()
@@ -70,9 +72,10 @@ def _archive() -> str:
                 archive.write(each, name)
                 if each.suffix == ".py":
                     archive.writestr(f"{name}c", _compiled(each, name))
-        entry = importlib.util.find_spec("pyspark_arrowlog")
-        if entry is not None and entry.origin is not None and os.path.isfile(entry.origin):
-            archive.write(entry.origin, "pyspark_arrowlog.py")
+        for module in _SOURCE_MODULES:
+            entry = importlib.util.find_spec(module)
+            if entry is not None and entry.origin is not None and os.path.isfile(entry.origin):
+                archive.write(entry.origin, f"{module}.py")
     return path
 
 

@@ -7,6 +7,7 @@ import zipfile
 import arrowlog
 from arrowlog.spark.executors import _archive
 
+NAMES = ("pyspark_arrowlog", "pyspark_indextables", "pyspark_indextables_provider")
 PROGRAM = """
 import sys
 archive, ending = sys.argv[1:]
@@ -38,3 +39,9 @@ def test_other_python_version_compiles_the_modules(tmp_path):
             data = made.read(name)
             archive.writestr(name, b"\0\0\0\0" + data[4:] if name.endswith(".pyc") else data)
     assert imported(other, ".py") == arrowlog.__version__
+
+
+def test_workers_find_the_source_under_its_three_names():
+    with zipfile.ZipFile(_archive()) as archive:
+        found = {name for name in archive.namelist() if "/" not in name}
+    assert found == {f"{name}.py" for name in NAMES}
