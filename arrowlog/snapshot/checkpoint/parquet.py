@@ -87,8 +87,8 @@ SHARED_FILES_MIN = 4096
 _PART_BYTES_MAX = 16 << 20
 # Row groups that are gathered and encoded at a time: more would not stay in the cache.
 _SLICE_GROUPS = 2
-# Parts of files in a temporary file that are made at a time.
-_SPILLED_PARTS_MAX = 2
+# Parts of files in a temporary file that are made at a time, and their size.
+_SPILLED_PARTS_MAX, _SPILLED_PART_BYTES_MAX = 2, 8 << 20
 # With a limit so many times that large, a small trial tells the size of parts well enough.
 _ROUGH_TRIAL_RATIO = 4
 _TRIAL_FILES = 1 << 12
@@ -145,7 +145,9 @@ class ParquetCheckpointLayout:
     folder: str = CHECKPOINT_FOLDER
     group_files: int | None = None
     parallelism: int = 1
+    part_bytes: int = _PART_BYTES_MAX
     slice_groups: int = _SLICE_GROUPS
+    read_ahead: bool = False
     pool: pa.MemoryPool | None = None
 
     @property
@@ -163,6 +165,9 @@ def write_parquet_form(
     checkpoint is replaced. Returns the other writer's checkpoint if one finished first.
     """
     layout = _layout(state, config)
+    if layout.read_ahead and store.cheap_stat:
+        # Gathering rows is done beside encoding them; a put over a network takes a thread as well.
+        layout = replace(layout, parallelism=1)
     own = writer_id(new_id)
     # Parts that later checkpoints may share have unique names: such names are never used again, and
     # mean nothing without a manifest.
@@ -249,8 +254,14 @@ def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
             state.version, rows, order, rows.recipe, of_table, config, folder=folder
         )
         # Files are spilled to save memory, which every part takes while it is made.
-        parallelism = min(layout.parallelism, _SPILLED_PARTS_MAX)
-        return replace(layout, parallelism=parallelism, slice_groups=1, pool=SPILL_POOL)
+        return replace(
+            layout,
+            parallelism=min(layout.parallelism, _SPILLED_PARTS_MAX),
+            part_bytes=_SPILLED_PART_BYTES_MAX,
+            slice_groups=1,
+            read_ahead=True,
+            pool=SPILL_POOL,
+        )
     names = [*state.schema.names, *partition]
     adds = flatten_all_maps(state.adds, names)
     columns = FileStats(adds, state.schema, partition)
@@ -434,7 +445,7 @@ def _part_ranges(layout: ParquetCheckpointLayout, size_max: int) -> list[tuple[i
     rows, group, limit = (
         layout.rows.num_rows,
         layout.files_per_group,
-        min(size_max, _PART_BYTES_MAX),
+        min(size_max, layout.part_bytes),
     )
     if rows <= group or layout.rows.nbytes + _FOOTER_BYTES_MAX <= limit:
         return [(0, rows)]
@@ -462,12 +473,29 @@ def _encode_rows(
     )
     sink = pa.BufferOutputStream(layout.pool)
     with _open_part(layout, sink) as writer:
-        for at in range(start, stop, step):
-            rows = layout.rows.take(layout.order.slice(at, min(step, stop - at)))
+        for rows in _gather(layout, range(start, stop, step), stop):
             indexes.append(build_row_group_index(rows, *of_table, group))
             writer.write_table(rows, group)
     data = sink.getvalue()
     return data, read_metadata(data), pa.concat_tables(indexes)
+
+
+def _gather(layout: ParquetCheckpointLayout, starts: range, stop: int) -> Iterator[pa.Table]:
+    """Yield the rows of a part, a slice at a time, with `read_ahead` the next one beforehand."""
+
+    def take(at: int) -> pa.Table:
+        return layout.rows.take(layout.order.slice(at, min(starts.step, stop - at)))
+
+    if not layout.read_ahead or len(starts) < 2:
+        yield from map(take, starts)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(take, starts[0])
+        for at in starts[1:]:
+            rows, ahead = ahead.result(), pool.submit(take, at)
+            yield rows
+            del rows
+        yield ahead.result()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import dataclass
+from threading import local
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +81,8 @@ class RowSpill:
         self._rows: list[int] = []  # by batch: how many
         self._offsets: list[int] = [0]  # in the file, by batch, and the end
         self._dictionaries: set[str] = set()
+        self._conforms: list[bool] = []  # by run: whether it has the columns of all
+        self._local = local()
         self._starts = np.zeros(1, np.int64)
         self.nbytes = 0
         self.num_rows = 0
@@ -150,6 +153,7 @@ class RowSpill:
             kind = pa.dictionary(pa.int32(), kinds[name])
             self.schema = self.schema.set(at, pa.field(name, kind))
         self.recipe = RebuildRecipe(tuple(typed), rebuilt)
+        self._conforms = [run.schema.equals(self._plain_schema) for run in self._runs]
 
     @staticmethod
     def _unify(kinds: dict[str, pa.DataType], name: str, kind: pa.DataType) -> None:
@@ -204,6 +208,7 @@ class RowSpill:
         # Their places among the rows that are used.
         places = (np.cumsum(used) - 1)[positions]
         table = pa.concat_tables([self._plain_schema.empty_table(), *read])
+        # Both copy, so that the memory that was read into can be used again.
         table = pc.take(
             table.combine_chunks(memory_pool=SPILL_POOL), from_numpy(places), memory_pool=SPILL_POOL
         )
@@ -215,8 +220,7 @@ class RowSpill:
     def _read(self, chosen: Sequence[int], used: NDArray[np.bool_]) -> Iterator[pa.Table]:
         """Yield the rows of some batches that are used, those of a run that follow each other."""
         lengths = [self._offsets[number + 1] - self._offsets[number] for number in chosen]
-        memory = pa.allocate_buffer(sum(lengths), SPILL_POOL)
-        view = memoryview(memory).cast("B")
+        memory, view = self._reading_memory(sum(lengths))
         at = position = row = 0
         while at < len(chosen):
             stop, run = at + 1, self._run_of[chosen[at]]
@@ -234,9 +238,20 @@ class RowSpill:
                 batches.append(pa.ipc.read_record_batch(message, self._runs[run].schema))
                 position += length
             rows = pa.Table.from_batches(batches)
-            yield self._conform(_only_used(rows, used[row : row + rows.num_rows]), self._runs[run])
+            some = _only_used(rows, used[row : row + rows.num_rows])
+            yield some if self._conforms[run] else self._conform(some, self._runs[run])
             row += rows.num_rows
             at = stop
+
+    def _reading_memory(self, size: int) -> tuple[pa.Buffer, memoryview]:
+        """Return memory of this thread: what was read before into it is overwritten.
+
+        Fresh memory costs a page fault every 4 KiB, which takes as long as reading.
+        """
+        memory = getattr(self._local, "memory", None)
+        if memory is None or memory.size < size:
+            memory = self._local.memory = pa.allocate_buffer(size + size // 4, SPILL_POOL)
+        return memory, memoryview(memory).cast("B")
 
     def _fill(self, view: memoryview, offset: int) -> None:
         while view:
@@ -248,8 +263,6 @@ class RowSpill:
     def _conform(self, rows: pa.Table, run: _Run) -> pa.Table:
         """Return the rows of a run with the columns of all."""
         schema = self._plain_schema
-        if rows.schema == schema:
-            return rows
         columns: list[Any] = []
         for item in schema:
             if item.name in run.schema.names:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog import memory_limit
+from arrowlog.arrays import LOW_PEAK_POOL
 from arrowlog.decode import ActionBatch
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.formats.indextables import INDEXTABLES
@@ -158,7 +159,9 @@ class RowStream:
         self._ties = []
         order = order_by(frame, ties, hashed=bool(self._best))
         del frame, ties
-        pa.default_memory_pool().release_unused()  # what blocks took, before parts take theirs
+        for pool in (pa.default_memory_pool(), LOW_PEAK_POOL):
+            if pool is not None:
+                pool.release_unused()  # what blocks took, before parts take theirs
         return SpilledFiles(self._spill, order, INDEXTABLES)
 
 
