@@ -211,6 +211,11 @@ def concat_bytes(texts: pa.Array) -> memoryview:
     return memoryview(texts.buffers()[2] or b"").cast("B")[start:stop]
 
 
+def concat_typed_arrays(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    """Concatenate arrays of type `kind`; no arrays give an empty array."""
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays([*arrays, pa.nulls(0, kind)])
+
+
 def clip_to_datetime_range(table: pa.Table) -> pa.Table:
     """Replace timestamps and dates outside the years 1 to 9999 by null, for `to_pylist`.
 

@@ -169,6 +169,13 @@ def which_fit(template: LineTemplate, lines: Sequence[bytes]) -> Iterator[bool]:
         )
 
 
+def fits_again(template: LineTemplate, samples: Sequence[bytes]) -> bool:
+    """Return whether a template fits all samples of its action, which are at least half of all."""
+    head = str(template.parts[0]).partition(":")[0].encode()
+    same = [text for text in samples if text.startswith(head)]
+    return 2 * len(same) >= len(samples) > 0 and all(which_fit(template, same))
+
+
 def _fix_constants(
     template: LineTemplate,
     line: str,

@@ -27,17 +27,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import concat_bytes, make_array, make_scalar
+from arrowlog.arrays import concat_bytes, concat_typed_arrays, make_array, make_scalar
 from arrowlog.decode.columnar_decoder import (
     LineBlock,
     LineTemplate,
     TemplateMatch,
     build_template,
     decode_matching_lines,
+    fits_again,
     merge_matches,
     which_fit,
 )
-from arrowlog.decode.line_splitter import count_line_feeds, cut_lines, int64_array
+from arrowlog.decode.line_splitter import (
+    count_line_feeds,
+    cut_lines,
+    int64_array,
+    lines_after,
+)
 from arrowlog.decode.row_decoder import (
     COMMIT_INFO_PREFIX,
     CommitInfoLines,
@@ -400,11 +406,6 @@ class LineBuffer:
             )
 
 
-def concat_typed_arrays(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    """Concatenate arrays of type `kind`; no arrays give an empty array."""
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays([*arrays, pa.nulls(0, kind)])
-
-
 def _with_line_feed(text: bytes) -> bytes:
     return text if text.endswith(b"\n") else text + b"\n"
 
@@ -737,9 +738,10 @@ def _pick_template(
     samples: list[bytes] = []
     for position in SAMPLE_POSITIONS:
         # Adjacent lines as well: lines at regular distances may repeat one another.
-        samples += _lines_after(lines.data, len(lines.data) * position // 1000)
+        found = lines_after(lines.data, len(lines.data) * position // 1000)
+        samples += found[:_LINES_PER_SAMPLE]
     for earlier in known:
-        if _fits_again(earlier, samples[::_LINES_PER_SAMPLE]):
+        if fits_again(earlier, samples[::_LINES_PER_SAMPLE]):
             return earlier
     for index, text in enumerate(samples[:_TEMPLATE_CANDIDATES]):
         try:
@@ -755,26 +757,6 @@ def _pick_template(
             del known[_KNOWN_TEMPLATES_MAX:]
             return template
     return None
-
-
-def _fits_again(template: LineTemplate, samples: Sequence[bytes]) -> bool:
-    """Return whether a template fits all samples of its action, which are at least half of all."""
-    head = str(template.parts[0]).partition(":")[0].encode()
-    same = [text for text in samples if text.startswith(head)]
-    return 2 * len(same) >= len(samples) > 0 and all(which_fit(template, same))
-
-
-def _lines_after(data: bytes | memoryview, position: int) -> list[bytes]:
-    """Return a few whole lines after a position, or the last line of the buffer."""
-    window_size = 1 << 12
-    while True:
-        text = bytes(data[position : position + window_size])
-        whole_lines = text.split(b"\n")[1:-1]  # the first and the last may be cut
-        if whole_lines:
-            return whole_lines[:_LINES_PER_SAMPLE]
-        if position + window_size >= len(data):
-            return bytes(data).split(b"\n")[-2:-1]
-        window_size *= 4
 
 
 def _decode_rows(actions: ActionBatch, seqs: Sequence[int], texts: Sequence[bytes]) -> None:

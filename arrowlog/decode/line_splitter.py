@@ -194,6 +194,19 @@ def line_end(data: bytes | memoryview, position: int) -> int:
     return len(data)
 
 
+def lines_after(data: bytes | memoryview, position: int) -> list[bytes]:
+    """Return some whole lines after a position, or the last line of the buffer."""
+    window_size = 1 << 12
+    while True:
+        text = bytes(data[position : position + window_size])
+        whole_lines = text.split(b"\n")[1:-1]  # the first and the last may be cut
+        if whole_lines:
+            return whole_lines
+        if position + window_size >= len(data):
+            return bytes(data).split(b"\n")[-2:-1]
+        window_size *= 4
+
+
 def split_lines(
     data: bytes | memoryview,
     layout: LineLayout,

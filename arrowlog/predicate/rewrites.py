@@ -1,12 +1,13 @@
 """Rewrite parts of trees to equivalent ones that statistics and engines can answer. Pure.
 
 Casts of a column are removed, CASE is divided into its branches, comparisons of literals are
-folded, and many equalities become one IN. What an engine may see differently from DuckDB becomes a
-`ForeignExpr`.
+folded, bounds that others imply are dropped, and many equalities become one IN. What an engine may
+see differently from DuckDB becomes a `ForeignExpr`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ from arrowlog.predicate.literals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64, "HUGEINT": 128}
 _DATE_FUNCTIONS = ("date", "to_date")
@@ -52,6 +53,11 @@ _CONNECTIVES = frozenset({"and", "or", "not", "is true", "is false"})
 _COLUMN_CONDITIONS = frozenset(
     {*COMPARISON_OPS, "<=>", "in", "between", "is null", "isnan", "like", "starts_with"}
 )
+# From how many conjuncts on it pays to look for bounds that others imply; their operators, and the
+# kinds of literals that Python orders as engines do.
+_IMPLIED_PARTS_MIN = 8
+_RANGE_OPS = frozenset({"<", "<=", ">", ">="})
+_ORDERED_KINDS = frozenset({"int", "double"})
 # Up to this many equalities on one column, single comparisons are as fast as one IN.
 _MERGE_ABOVE = 8
 # Literal kinds that engines bring to a common type when a list mixes them.
@@ -165,6 +171,40 @@ def _as_day(value: Node) -> int | None:
     if value.kind == "text" and isinstance(value.value, str):
         days = parse_date(value.value)
     return days if isinstance(days, int) and abs(days) < _DAYS_MAX else None
+
+
+def drop_implied(
+    parts: tuple[Node, ...], type_of: Callable[[Column], pa.DataType | None]
+) -> tuple[Node, ...]:
+    """The conjuncts without bounds of a number that another one with the same operator implies.
+
+    `type_of` tells the type of a column. Generated predicates repeat bounds, and so do views on top
+    of views.
+    """
+    if len(parts) < _IMPLIED_PARTS_MIN:
+        return parts
+    strongest: dict[tuple[str, str, str], tuple[Any, Node]] = {}
+    kept: list[Node] = []
+    for part in parts:
+        if isinstance(part, Call) and part.op in _RANGE_OPS:
+            column, literal = part.args
+            if isinstance(column, Column) and isinstance(literal, Literal) and not column.path:
+                value: Any = literal.value
+                is_ordered = isinstance(value, int) or (
+                    isinstance(value, float) and not math.isnan(value)
+                )
+                if is_ordered and literal.kind in _ORDERED_KINDS:
+                    key = column.name, part.op, literal.kind
+                    end = strongest[key][0] if key in strongest else value
+                    if (value <= end) if part.op[0] == "<" else (value >= end):
+                        strongest[key] = value, part
+                    continue
+        kept.append(part)
+    for name in {name for name, _, _ in strongest}:
+        kind = type_of(Column(name))
+        if kind is None or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            return parts
+    return (*kept, *(part for _, part in strongest.values()))
 
 
 def merge_equalities(node: Call) -> tuple[Node, ...]:

@@ -31,6 +31,7 @@ from arrowlog.predicate import (
     case_spellings,
     choose_encloser,
     coerce_literals,
+    drop_implied,
     enclose_literal,
     fold_comparison,
     is_natural,
@@ -56,10 +57,6 @@ if TYPE_CHECKING:
     _Compared = tuple[pa.DataType, str, bool, Callable[[Literal], LiteralBounds | None] | None]
 
 # Comparisons with one side, and the end of the literal's enclosure that decides them.
-# Kinds of literals that Python orders as engines do, and from how many conjuncts on it pays to drop
-# bounds that others imply.
-_ORDERED_KINDS = ("int", "double")
-_IMPLIED_PARTS_MIN = 8
 _RANGE_SIDES = {"<": "up", "<=": "up", ">": "down", ">=": "down"}
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
@@ -212,7 +209,7 @@ class StatsPredicateBuilder:
         if node.op in ("and", "or"):
             conditions = merge_equalities(node)
             reduced = node.op == "and" and want and not null
-            conditions = self._without_implied_bounds(conditions) if reduced else conditions
+            conditions = drop_implied(conditions, self._type) if reduced else conditions
             parts = tuple(self.rows(arg, want=want, null=null) for arg in conditions)
             return _and(parts) if (node.op == "and") is want else _or(parts)
         if node.op == "not":
@@ -229,43 +226,6 @@ class StatsPredicateBuilder:
         if node.op == "is null" and isinstance(node.args[0], Call) and self._is_open(node):
             return self._is_null_call(node, node.args[0], want=want)
         return self._call(node, want=want, null=null)
-
-    def _without_implied_bounds(self, parts: tuple[Node, ...]) -> tuple[Node, ...]:
-        """The conjuncts without bounds of a number that another one with its operator implies.
-
-        As `_keep_strongest`, which knows more, but before the literals are converted: that takes
-        most of the time of predicates with many conditions.
-        """
-        if len(parts) < _IMPLIED_PARTS_MIN:
-            return parts
-        strongest: dict[tuple[str, str, str], tuple[Any, Node]] = {}
-        kept: list[Node] = []
-        for part in parts:
-            if type(part) is not Call or part.op not in _RANGE_SIDES:
-                kept.append(part)
-                continue
-            column, literal = part.args
-            if (
-                type(column) is not Column
-                or column.path
-                or type(literal) is not Literal
-                or literal.kind not in _ORDERED_KINDS
-                or literal.value != literal.value  # NaN
-            ):
-                kept.append(part)
-                continue
-            key, value = (column.name, part.op, literal.kind), literal.value
-            known = strongest.get(key)
-            if known is None or (value < known[0] if part.op[0] == "<" else value > known[0]):
-                strongest[key] = value, part
-        names = {name for name, _, _ in strongest}
-        if any(not self._is_number(name) for name in names):
-            return parts
-        return (*kept, *(part for _, part in strongest.values()))
-
-    def _is_number(self, name: str) -> bool:
-        kind = self._type(Column(name))
-        return kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
     def _is_simple(self, node: Call) -> bool:
         """Whether a call compares a column that has statistics with a literal: most calls do."""

@@ -11,14 +11,15 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from arrowlog.arrays import LOW_PEAK_POOL
 from arrowlog.decode import PIECE_BYTES, ActionBatch, LineBuffer, probe_protocol, start_decode
 from arrowlog.errors import LogCorrupt
-from arrowlog.log_lines import COMMIT_READ
+from arrowlog.formats.indextables import decompress, detect_codec
+from arrowlog.log_lines import COMMIT_READ, compression_ratio
 from arrowlog.snapshot.listing import check_not_retired, needs_retired_check
-from arrowlog.snapshot.logged_buffer import LoggedBuffer
 from arrowlog.storage import SMALL_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class CommitReader:
         keys = [commit.key for commit in commits]
         buffer: FileBuffer = window
         if COMMIT_READ.enabled:
-            buffer = LoggedBuffer(window, self._store.root, self._config.max_decompressed_bytes)
+            buffer = _LoggedBuffer(window, self._store.root, self._config.max_decompressed_bytes)
         # One allocation of the right size: a buffer that grows is copied again and again.
         room = min(self._large_commit_bytes * len(commits), enough)
         window.reserve(room + room // 8).release()
@@ -239,3 +240,68 @@ def _in_order(
     finally:
         for _, future in pending:
             future.cancel()
+
+
+class _LoggedBuffer:
+    """A `FileBuffer` that hands everything to the decoder's buffer, and logs it.
+
+    It stands in for that buffer while the log line is enabled, so that reading costs nothing more
+    while it is not.
+    """
+
+    def __init__(self, inner: LineBuffer, root: str, limit: int) -> None:
+        """Log the files of the table at `root`; `limit` is the maximum decompressed size."""
+        self._inner = inner
+        self.size = inner.size
+        self._root = root
+        self._limit = limit
+
+    def staging_memory(self, room: int) -> memoryview:
+        """Return scratch memory."""
+        return self._inner.staging_memory(room)
+
+    def reserve(self, room: int) -> memoryview:
+        """Return the free end of the buffer."""
+        return self._inner.reserve(room)
+
+    def accept(self, name: str, version: int, length: int) -> None:
+        """Take the bytes that were read into the free end as one file."""
+        start = self._inner.end
+        raw = bytes(memoryview(self._inner.data)[start : start + length])
+        self._inner.accept(name, version, length)
+        self._log(name, version, raw)
+
+    def put(
+        self,
+        names: Sequence[str],
+        versions: Sequence[int],
+        raws: bytes | memoryview,
+        ends: Sequence[int],
+    ) -> None:
+        """Take small files that lie one after the other."""
+        pieces = [bytes(raws[start:stop]) for start, stop in pairwise((0, *ends))]
+        self._inner.put(names, versions, raws, ends)
+        for name, version, raw in zip(names, versions, pieces, strict=True):
+            self._log(name, version, raw)
+
+    def fill(self, names: Sequence[str], versions: Sequence[int], raws: Sequence[bytes]) -> None:
+        """Take files of any size."""
+        self._inner.fill(names, versions, raws)
+        for name, version, raw in zip(names, versions, raws, strict=True):
+            self._log(name, version, raw)
+
+    def _log(self, name: str, version: int, raw: bytes) -> None:
+        compressible = self._inner.format.compressed_commits
+        codec = detect_codec(raw) if compressible else "none"
+        # The buffer has accepted the file, so that it decompresses.
+        plain = len(raw) if codec == "none" else len(decompress(raw, name, self._limit))
+        self.size = self._inner.size
+        COMMIT_READ.log(
+            table=self._root,
+            path=name,
+            version=version,
+            codec=codec,
+            bytes=len(raw),
+            uncompressed_bytes=plain,
+            ratio=compression_ratio(plain, len(raw)),
+        )

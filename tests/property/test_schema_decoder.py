@@ -436,3 +436,41 @@ def test_null_action_is_left_to_the_row_decoder():
     matches, left = schema_decoder.decode_by_schema(b"\n".join([*lines, b""]), fields)
     assert left.rows.to_pylist() == [300]
     assert matches[0].columns["size"].to_pylist() == list(range(300))
+
+
+def test_what_one_file_taught_does_not_mislead_the_next():
+    """Files without a common shape, one after the other through one buffer; their fields change."""
+    rng = random.Random(4)
+    window = LineBuffer(LIMIT)
+    for version in range(1, 8):
+        lines = []
+        for number in range(500):
+            stats = {"numRecords": number, "nullCount": {f"c{version % 3}": number % 7}}
+            if version > 4:
+                stats["minValues"] = {"id": number / 3 if version > 5 else number}
+            content = {
+                "path": f"v{version}-{number}",
+                "partitionValues": {"day": f"{number % 9}"},
+                "size": number,
+                "modificationTime": 7,
+                "dataChange": True,
+                "stats": json.dumps(stats),
+            }
+            if version % 2:
+                content["tags"] = {f"tag{version}": str(rng.random())}
+            names = rng.sample(list(content), len(content))
+            lines.append(json.dumps({"add": {name: content[name] for name in names}}).encode())
+        data = b"\n".join([*lines, b""])
+        window.clear()
+        window.append("file", version, data)
+        adds = decode_buffer(window).table("add").sort_by("seq")
+        plain = LineBuffer(LIMIT)
+        plain.append("file", version, data)
+        expected = decode_buffer(plain, columnar=False).table("add").sort_by("seq")
+        keys = ["day", "id", "c0", "c1", "c2"]
+        found, wanted = (flatten_map_columns(table, keys) for table in (adds, expected))
+        for name in wanted.column_names:
+            if name not in ("raw", "partitionValues"):
+                column = found[name].to_pylist() if name in found.column_names else [None] * 500
+                assert column == wanted[name].to_pylist(), (version, name)
+    assert window.learned

@@ -11,6 +11,7 @@ from support.case_count import cases
 from arrowlog import fork_safety
 from arrowlog.arrays import search_sorted
 from arrowlog.snapshot import reconciliation
+from arrowlog.snapshot.snapshot import first_files
 from arrowlog.transaction.data_writer import _rows_by_key
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "é", ""])  # a file always has one
@@ -101,3 +102,17 @@ def test_search_sorted_decimals_without_polars(values, among, side):
         assert search_sorted(sorted_, bounds, side).to_pylist() == with_polars
     finally:
         fork_safety._Stranded.now = False
+
+
+@settings(max_examples=cases(100))
+@given(histories(), st.integers(1, 4))
+def test_first_files_are_the_adds_that_survive(given_, chunk_rows):
+    _, adds, removes = given_
+    _, live = reconciliation.reconcile_without_polars(
+        pa.chunked_array([], pa.string()), adds, removes
+    )
+    expected = adds if live is None else adds.filter(live)
+    batches = adds.to_batches(max_chunksize=chunk_rows)
+    change = first_files(pa.Table.from_batches(batches, adds.schema), removes)
+    assert change.fresh.to_pylist() == expected.to_pylist()
+    assert change.source.num_files == expected.num_rows
