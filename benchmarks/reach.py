@@ -87,6 +87,12 @@ def _commits():
     yield Asked(f"requests for a {quiet}", "value", "commit requests", quiet, MOST, 1)
 
 
+def _wire():
+    for words in ("by replay", "from a checkpoint"):
+        shape = f"10,000 commits, {words}, + 20 ms"
+        yield Asked(f"open over S3: {shape}", "ratio", "slow wire", shape, LEAST, 5)
+
+
 def _checkpoints():
     million, more = Shape(50, 20_000, 50), Shape(500, 20_000, 50)
     for shape, ms, mb in ((million, 80, 200), (more, 160, 400)):
@@ -134,6 +140,7 @@ ASKED = [
     *_plans(),
     *_checkpoints(),
     *_commits(),
+    *_wire(),
     *_spark(),
     *_splits(),
 ]

@@ -3,7 +3,8 @@
 One thread takes a run from the store to columns. Both halves of that work, system calls for small
 files and Arrow kernels, run without Python's global lock; handing data from a reading to a decoding
 thread would cost more than it gains (decision 14). The number of commits in a run is estimated from
-their size; commits that did not fit are read by the next run.
+their size; commits that did not fit are read by the next run. Over a network, one thread reads
+while others decode: requests are sent ahead, and reading is mostly waiting.
 """
 
 from __future__ import annotations

@@ -5,9 +5,7 @@ import importlib
 import json
 import os
 import re
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -200,13 +198,21 @@ def test_targets_are_reported_as_reached_or_not():
     assert lines[-1] == "4 of 7 reached."
 
 
+<<<<<<< HEAD
 def test_every_target_and_headline_figure_is_measured(monkeypatch, tmp_path):
     from benchmarks import cases, commits, spark, splits
+=======
+def test_every_figure_asked_and_shown_is_one_that_a_run_measures(monkeypatch, tmp_path):
+    from benchmarks import cases, checkpoints, commits, spark, splits
+>>>>>>> wire
     from benchmarks.headline import HEADLINE
     from benchmarks.reach import ASKED
 
     def row(case, shape, jobs, *_, **__):
         return [figure(who, case=case, shape=shape) for who in jobs]
+
+    def over_wire(_, server, engines, words, __):
+        return [row("slow wire", f"{words}, + {trip} ms", engines) for trip in checkpoints.TRIPS]
 
     summary = {"rate": 1, "p50": 1, "p99": 1, "failed": 0, "errors": [], "ghosts": 0, "asked": 1}
     quiet = {"asked": 1}
@@ -214,14 +220,13 @@ def test_every_target_and_headline_figure_is_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(cases, "table", lambda *_: "")
     monkeypatch.setattr(cases, "measure", lambda *_, **__: None)
     monkeypatch.setattr("benchmarks.peers.ours.knows_cache", lambda: True)
-    monkeypatch.setattr(commits, "seaweedfs", nullcontext)
-    monkeypatch.setattr(commits, "Proxy", lambda _: nullcontext(SimpleNamespace(url="")))
     monkeypatch.setattr(commits, "compare", lambda *_: {key: [summary] for key in commits.ENGINES})
     monkeypatch.setattr(commits, "_quiet", lambda *_: quiet)
     setting = cases.Setting(str(tmp_path), 1, large=True)
     jobs = (cases.opening, cases.planning, cases.refreshing, cases.travelling, cases.history)
     jobs += (cases.diff, cases.checkpoint, cases.importing, cases.cached, cases.growth)
-    jobs += (commits.run,)
+    jobs += (commits.run, checkpoints.wire)
+    monkeypatch.setattr(checkpoints, "_over_wire", over_wire)
     made = {(one.case, one.shape, one.who) for job in jobs for row in job(setting) for one in row}
     made |= {("spark", text, "spark") for text in spark.labels(spark.FULL).values()}
     monkeypatch.setattr(splits, "in_turn", row)

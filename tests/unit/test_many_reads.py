@@ -365,7 +365,7 @@ def test_connections_are_kept_and_replaced_when_they_are_closed():
         assert server.connections == 3
         assert read() == [content(key) for key in KEYS[:3]]  # the server closes all of them
         assert server.connections > 3
-        assert len(connections.idle) == 3
+        assert 1 <= len(connections.idle) <= 3
 
 
 def test_a_put_and_a_read_at_the_same_time():
