@@ -198,13 +198,8 @@ def test_targets_are_reported_as_reached_or_not():
     assert lines[-1] == "4 of 7 reached."
 
 
-<<<<<<< HEAD
 def test_every_target_and_headline_figure_is_measured(monkeypatch, tmp_path):
-    from benchmarks import cases, commits, spark, splits
-=======
-def test_every_figure_asked_and_shown_is_one_that_a_run_measures(monkeypatch, tmp_path):
     from benchmarks import cases, checkpoints, commits, spark, splits
->>>>>>> wire
     from benchmarks.headline import HEADLINE
     from benchmarks.reach import ASKED
 
