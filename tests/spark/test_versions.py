@@ -128,6 +128,16 @@ def test_a_log_is_replayed_and_checkpointed(spark, root):
     assert same(again.files, expected.files)
 
 
+def test_files_are_a_dataframe(spark, root):
+    table = fill(root)
+    found = arrowlog.spark.files(spark, root)
+    assert sorted(row["path"] for row in found.select("path").collect()) == sorted(
+        table.snapshot().files["path"].to_pylist()
+    )
+    planned = arrowlog.spark.plan(spark, root, "id < 25 AND city = 'Kyoto'")
+    assert planned.count() == table.scan("id < 25 AND city = 'Kyoto'").num_files == 1
+
+
 def test_files_are_compacted_by_workers(spark, root):
     table = fill(root)
     done = table.compact(spark=spark)
