@@ -128,6 +128,16 @@ def test_distributed_replay_and_checkpoint(spark, root):
     assert same(again.files, expected.files)
 
 
+def test_files_are_a_dataframe(spark, root):
+    table = fill(root)
+    found = arrowlog.spark.files(spark, root)
+    assert sorted(row["path"] for row in found.select("path").collect()) == sorted(
+        table.snapshot().files["path"].to_pylist()
+    )
+    planned = arrowlog.spark.plan(spark, root, "id < 25 AND city = 'Kyoto'")
+    assert planned.count() == table.scan("id < 25 AND city = 'Kyoto'").num_files == 1
+
+
 def test_workers_compact_files(spark, root):
     table = fill(root)
     done = table.compact(spark=spark)

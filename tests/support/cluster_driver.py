@@ -1,12 +1,15 @@
-"""Programs that a test runs as the driver of a cluster: `cluster_driver.py NAME SETTINGS FOLDER`.
+"""The program that tests run as a driver of a cluster: `cluster_driver.py SETTINGS FOLDER PYTHON`.
 
-Prints what happened as a line of JSON. Executors have a Python without arrowlog.
+All jobs share one application, as each would start a Java of its own, and executors. Prints what
+happened as a line of JSON, by job. Executors have a Python without arrowlog; PYTHON is one that
+also lacks what arrowlog requires.
 """
 
 import json
 import os
 import sys
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,8 +45,12 @@ def bare(spark, folder):
         "write": refusal(lambda: arrowlog.spark.write(frame, table, native=False)),
         "checkpoint": refusal(lambda: arrowlog.spark.checkpoint(spark, table)),
         "register": refusal(lambda: arrowlog.spark.register(spark)),
-        "ship": refusal(lambda: arrowlog.spark.ship(spark)),
     }
+
+
+def bare_ship(spark, folder):
+    """What is said if arrowlog is sent to executors that lack what it requires."""
+    return {"ship": refusal(lambda: arrowlog.spark.ship(spark))}
 
 
 def shipped(spark, folder):
@@ -71,14 +78,16 @@ def shipped(spark, folder):
     )
     found["compacted"] = arrowlog.Table(table).compact(spark=spark).files_removed
     found["after"] = sorted(arrowlog.Table(table).to_arrow()["id"].to_pylist()) == list(range(650))
-    return found | {f"connect {key}": value for key, value in connect(folder, table).items()}
+    return found
 
 
-def connect(folder, table):
-    """The same cluster through Spark Connect."""
+def connected(spark, folder):
+    """The same cluster through Spark Connect: arrowlog is sent for each session."""
     from pyspark.sql.connect.session import SparkSession
 
-    port = json.loads(sys.argv[2])["spark.connect.grpc.binding.port"]
+    table = f"{folder}/table"
+    arrowlog.spark.write(spark.range(650), table, native=True)
+    port = json.loads(sys.argv[1])["spark.connect.grpc.binding.port"]
     client = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
     said = refusal(lambda: arrowlog.spark.read(client, table))
     arrowlog.spark.ship(client)
@@ -92,7 +101,8 @@ def connect(folder, table):
 
 def killed(spark, folder):
     """Executors are killed in the middle of the work, and slow tasks run twice."""
-    arrowlog.spark.ship(spark)
+    if spark not in _CHECKED:  # if `shipped` failed
+        arrowlog.spark.ship(spark)
     return {
         name: work(spark, make_folder(f"{folder}/{name}"))
         for name, work in {"rows": reads_and_writes, "overwrites": overwrites}.items()
@@ -250,9 +260,22 @@ class Stops:
         return frame.mapInArrow(wait_for_twin, frame.schema)
 
 
+def outcome(job, spark, folder):
+    """What a job found, or the error that ended it: the others run all the same."""
+    try:
+        return job(spark, make_folder(folder))
+    except Exception:  # noqa: BLE001 -- for the test to show
+        return {"error": traceback.format_exc()}
+
+
 if __name__ == "__main__":
-    name, settings, place = sys.argv[1:]
-    session = arrowlog.spark.session(name, **json.loads(settings))
-    jobs = {"bare": bare, "shipped": shipped, "killed": killed}
-    print(json.dumps(jobs[name](session, place)))
+    session = arrowlog.spark.session("cluster", **json.loads(sys.argv[1]))
+    found = {}
+    usual, without_packages = session.sparkContext.pythonExec, sys.argv[3]
+    # `bare_ship` leaves arrowlog on the executors. Spark deletes what a Connect session sent when
+    # that ends, and executors that start later fail to fetch it: `connected` is the last one.
+    for job in (bare, shipped, killed, bare_ship, connected):
+        session.sparkContext.pythonExec = without_packages if job in (bare, bare_ship) else usual
+        found[job.__name__] = outcome(job, session, f"{sys.argv[2]}/{job.__name__}")
+    print(json.dumps(found))
     session.stop()
