@@ -201,7 +201,7 @@ def test_what_was_asked_is_told_as_reached_or_not():
 
 
 def test_every_figure_asked_and_shown_is_one_that_a_run_measures(monkeypatch, tmp_path):
-    from benchmarks import cases, commits, spark, splits
+    from benchmarks import cases, checkpoints, commits, spark, splits
     from benchmarks.headline import HEADLINE
     from benchmarks.reach import ASKED
 
@@ -221,7 +221,7 @@ def test_every_figure_asked_and_shown_is_one_that_a_run_measures(monkeypatch, tm
     setting = cases.Setting(str(tmp_path), 1, large=True)
     jobs = (cases.opening, cases.planning, cases.refreshing, cases.travelling, cases.history)
     jobs += (cases.diff, cases.checkpoint, cases.importing, cases.cached, cases.growth)
-    jobs += (commits.run,)
+    jobs += (checkpoints.again, commits.run)
     made = {(one.case, one.shape, one.who) for job in jobs for row in job(setting) for one in row}
     made |= {("spark", text, "spark") for text in spark.labels(spark.FULL).values()}
     monkeypatch.setattr(splits, "in_turn", row)
