@@ -58,6 +58,7 @@ LARGE = [Shape(500, 20_000, 50)]
 QUICK_COMMITS, QUICK_STOCKED = [Shape(500, 2)], [Shape(5, 2000, 50)]
 QUICK_VARIED = [Shape(500, 2, varied=True)]
 MADE = [Shape(5, 2000), Shape(25, 4000), Shape(50, 20_000)]
+COLD, QUICK_COLD = "opening included", Shape(5, 2000)
 WARM = [Shape(5, 2000), Shape(5, 3000), Shape(25, 4000), Shape(50, 20_000)]
 
 
@@ -200,7 +201,10 @@ def diff(setting):
 
 
 def checkpoint(setting):
-    """As we do it unless told otherwise, in Parquet as deltalake does; and as JSON as well."""
+    """As we do it unless told otherwise, in Parquet as deltalake does; and as JSON as well.
+
+    The last one is of a table that is not open: its files need not be in memory.
+    """
     for shape in WARM[:1] if setting.quick else MADE:
         kinds = [("auto", ""), ("both", ", and as JSON")]
         for kind, words in kinds[:1] if setting.quick else kinds:
@@ -214,6 +218,16 @@ def checkpoint(setting):
                 label=label,
                 rounds=setting.few(),
             )
+    shape = QUICK_COLD if setting.quick else MADE[-1]
+    label = f"{shape.files:,} files, {COLD}"
+    yield row(
+        setting,
+        "checkpoint",
+        shape,
+        function="create_cold",
+        label=label,
+        rounds=setting.few(),
+    )
 
 
 def importing(setting):

@@ -215,6 +215,20 @@ def create(root, _):
         yield job
 
 
+def create_cold(root):
+    """Open a table and make a checkpoint of it, in a copy of the log."""
+    import deltalake
+
+    with tables.copied(root) as copy:
+
+        def job():
+            table = deltalake.DeltaTable(copy)
+            table.create_checkpoint()
+            return table.get_add_actions().num_rows
+
+        yield job
+
+
 def import_alone(_):
     def job():
         import deltalake  # noqa: F401

@@ -171,6 +171,15 @@ def create(root, kind):
         yield lambda: table.checkpoint().num_files
 
 
+def create_cold(root):
+    """Open a table and make a checkpoint of it, in a copy of the log."""
+    with tables.copied(root) as copy:
+        import arrowlog.table  # noqa: F401 -- imports are measured by a case of their own
+
+        options = {"checkpoint.enabled": False, "cleanup.enabled": False}
+        yield lambda: _table(copy, **options).checkpoint().num_files
+
+
 def create_again(root):
     """Make the next checkpoint of a table that was just opened, in a copy of the log."""
     with tables.copied(root) as copy:

@@ -220,7 +220,7 @@ def test_every_target_and_headline_figure_is_measured(monkeypatch, tmp_path):
     setting = cases.Setting(str(tmp_path), 1, large=True)
     jobs = (cases.opening, cases.planning, cases.refreshing, cases.travelling, cases.history)
     jobs += (cases.diff, cases.checkpoint, cases.importing, cases.cached, cases.growth)
-    jobs += (commits.run, checkpoints.wire)
+    jobs += (checkpoints.again, commits.run, checkpoints.wire)
     monkeypatch.setattr(checkpoints, "_over_wire", over_wire)
     made = {(one.case, one.shape, one.who) for job in jobs for row in job(setting) for one in row}
     made |= {("spark", text, "spark") for text in spark.labels(spark.FULL).values()}

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # Adds that are encoded as JSON at a time.
 _BATCH_ROWS_MAX = 1 << 15
+# The same of files in a temporary file, where memory counts more than time.
+_SPILLED_ROWS_MAX = 1 << 13
 # JSON of an add is nearly always at least this long: so many adds of this size fill a file.
 _ADD_BYTES_MIN = 1 << 8
 # Batches of adds that fill a file at least, if their JSON does not compress.
@@ -165,7 +167,8 @@ def _batch_rows(state: State, config: Config) -> int:
     must not be more batches than part numbers.
     """
     limit = config.checkpoint_max_file_size // _BATCHES_PER_FILE
-    per_file = min(_BATCH_ROWS_MAX, limit // _ADD_BYTES_MIN)
+    spilled = isinstance(state.source, SpilledFiles)
+    per_file = min(_SPILLED_ROWS_MAX if spilled else _BATCH_ROWS_MAX, limit // _ADD_BYTES_MIN)
     return max(per_file, state.num_files // _PARTS_MAX + 1)
 
 
