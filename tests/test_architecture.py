@@ -24,7 +24,7 @@ from support.source_tree import (
 
 HERE = Path(__file__).parent
 # About 800 lines: a concept is not cut in two to stay below a number.
-MODULE_LINES_MAX = 850
+MODULE_LINES_MAX = 800
 # `Table` is one class, and most of its lines are the documentation of its methods.
 LONGER_MODULES = {"arrowlog.table": 1300}
 FUNCTION_LINES_MAX = 70

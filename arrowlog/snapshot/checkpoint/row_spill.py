@@ -255,10 +255,11 @@ class RowSpill:
 
     def _fill(self, view: memoryview, offset: int) -> None:
         while view:
-            count = os.preadv(self._file.fileno(), [view], offset)
-            if not count:
+            data = os.pread(self._file.fileno(), len(view), offset)  # macOS has no preadv
+            if not data:
                 raise OSError("a temporary file is shorter than it was written")
-            view, offset = view[count:], offset + count
+            view[: len(data)] = data
+            view, offset = view[len(data) :], offset + len(data)
 
     def _conform(self, rows: pa.Table, run: _Run) -> pa.Table:
         """Return the rows of a run with the columns of all."""
