@@ -1,6 +1,6 @@
 """An S3 server in memory with a delay, for what is measured on the side of its clients.
 
-A request takes it about 50 µs: a real server and a proxy that delays take twenty times as much, and
+A request takes it about 50 µs: a real server and a proxy that delays take fifteen times that, and
 with few cores that is most of what is measured. Every request is carried out half a round trip
 after it has arrived, and answered another half later. Conditional puts are atomic: one thread
 carries out one request after the other. It keeps no dates and knows nothing of multipart uploads.
