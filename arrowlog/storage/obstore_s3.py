@@ -11,9 +11,7 @@ import asyncio
 import os
 import re
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from functools import wraps
 from itertools import islice
@@ -26,7 +24,6 @@ from arrowlog.errors import ArrowlogError, redact
 from arrowlog.storage.base import ObjectStat, PutOutcome, build_walk_table
 from arrowlog.storage.failures import response_status
 from arrowlog.storage.fsspec_store import RemoteStore, find_secrets
-from arrowlog.storage.many_reads import Connections, ManyReads, find_bucket
 from arrowlog.storage.s3 import (
     LARGE_OBJECT_FACTOR,
     PROBED_BUCKETS,
@@ -44,15 +41,12 @@ from arrowlog.storage.s3 import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from arrowlog.storage.base import FileBuffer
-
 _QUICK_SECONDS = 10  # limit of small requests, and of silence during large ones
 _CONNECT_SECONDS = 5
 # Concurrent reads if checkpoint.parallelism is not set: obstore needs no thread for each.
 _DEFAULT_CONCURRENT_READS = 64
 _LIST_PAGE_KEYS = 1000
-# Where obstore reads them: up to so many objects by a thread pool that is kept, more by an event
-# loop.
+# Up to this many objects are read by a thread pool that is kept; more by an event loop.
 _THREAD_POOL_SIZE = 4
 _RETRYABLE_STATUS = (408, 409, 429)
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
@@ -132,27 +126,6 @@ class ObstoreS3(RemoteStore):
         self._clients: dict[tuple[float, float], Any] = {}
         self._stand_ins: dict[int, S3Store] = {}
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        self._direct = self._find_connections()
-        # Reads that go on with the next call of `read_into`, by the first key and the number left.
-        self._streams: dict[tuple[str, int], ManyReads] = {}
-        self._expansion = 4.0  # of commits by decompression, until some have been read
-
-    def _find_connections(self) -> Connections | None:
-        """Return what reads objects without obstore; None if only obstore can."""
-        config = self._config
-        if self.ceiling is not None or config["aws_virtual_hosted_style_request"]:
-            return None
-        where = config.get("aws_endpoint"), self._bucket, self._prefix, config["aws_region"]
-        bucket = find_bucket(*where)
-        if bucket is None:
-            return None
-        if config.get("aws_skip_signature"):
-            return Connections(bucket)
-        names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-        key, secret, token = (config.get(name) for name in names)
-        if not key or not secret:
-            return None
-        return Connections(replace(bucket, key=key, secret=secret, token=token))
 
     def s3fs_fallback(self) -> S3Store:
         """Return the same bucket through s3fs; one instance per process."""
@@ -226,61 +199,18 @@ class ObstoreS3(RemoteStore):
     @_with_s3fs_fallback
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
         """Return the content of objects, read in parallel within the time limit."""
-        return self._all_found(keys, self._read_parallel(keys))
+        contents = self._read_parallel(keys)
+        for key, content in zip(keys, contents, strict=True):
+            if content is None:
+                raise FileNotFoundError(f"{self.root}/{key}")
+        return contents  # type: ignore[return-value]
 
     @_with_s3fs_fallback
     def find_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the content of objects; None for each missing one."""
         return self._read_parallel(keys)
 
-    @_with_s3fs_fallback
-    def read_into(
-        self, buffer: FileBuffer, keys: Sequence[str], versions: Sequence[int], enough: int
-    ) -> tuple[int, int]:
-        """Read files into the buffer; of many, the next ones are requested already."""
-        started = time.monotonic()
-        reads = self._streams.pop((keys[0], len(keys)), None) if keys else None
-        if reads is None and self._direct is not None and len(keys) > 1:
-            reads = ManyReads(self._direct, keys)
-        found = [] if reads is None else self._take(reads, enough / self._expansion)
-        raws = self._all_found(keys[: len(found)], found)
-        if not raws:
-            count = min(max(enough // self._mean_file_bytes, self.parallelism), len(keys))
-            left = self.seconds - (time.monotonic() - started)
-            raws = self._all_found(keys[:count], self._read_with_obstore(keys[:count], left))
-        count, before = len(raws), buffer.size
-        buffer.fill(keys[:count], versions[:count], raws)
-        num_bytes, added = sum(map(len, raws)), buffer.size - before
-        self._mean_file_bytes = added // max(count, 1) + 1
-        self._expansion = max(added / max(num_bytes, 1), 1.0)
-        if reads is not None and count < len(keys):
-            self._streams[keys[count], len(keys) - count] = reads
-        return count, num_bytes
-
-    def _take(self, reads: ManyReads, enough: float) -> list[bytes | None]:
-        """Return the next objects of a read, and count the requests."""
-        found = reads.take(enough, self.seconds, min(_QUICK_SECONDS, self.seconds / 2))
-        size = sum(len(content) for content in found if content is not None)
-        self.metrics.count_request(self.kind, "read", len(found), size)
-        return found
-
-    def _all_found(self, keys: Sequence[str], contents: Sequence[bytes | None]) -> list[bytes]:
-        """Return the contents; raises `FileNotFoundError` if an object is missing."""
-        for key, content in zip(keys, contents, strict=True):
-            if content is None:
-                raise FileNotFoundError(f"{self.root}/{key}")
-        return contents  # type: ignore[return-value]
-
     def _read_parallel(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read objects within the time limit; what is missing is None."""
-        if self._direct is None or len(keys) < 2:
-            return self._read_with_obstore(keys, self.seconds)
-        started = time.monotonic()
-        found = self._take(ManyReads(self._direct, keys), float("inf"))
-        left = self.seconds - (time.monotonic() - started)
-        return [*found, *self._read_with_obstore(keys[len(found) :], left)]
-
-    def _read_with_obstore(self, keys: Sequence[str], seconds: float) -> list[bytes | None]:
         """Read few objects with the thread pool, many with an event loop.
 
         With a ceiling, threads read any number, since they can wait for a slot.
@@ -295,9 +225,9 @@ class ObstoreS3(RemoteStore):
             if self.ceiling is not None:
                 return self._map_keys(self.find, keys)
             if len(keys) <= _THREAD_POOL_SIZE:
-                return list(self._thread_pool().map(self.find, keys, timeout=seconds))
-            read = asyncio.wait_for(self._read_async(keys), seconds)  # cancels at the limit
-            return loop_thread.submit(asyncio.run, read).result(timeout=seconds)
+                return list(self._thread_pool().map(self.find, keys, timeout=self.seconds))
+            read = asyncio.wait_for(self._read_async(keys), self.seconds)  # cancels at the limit
+            return loop_thread.submit(asyncio.run, read).result(timeout=self.seconds)
         except TimeoutError:
             raise self.timeout_error(len(keys), len(keys)) from None
         finally:
@@ -459,15 +389,7 @@ class ObstoreS3(RemoteStore):
 
     @_with_s3fs_fallback
     def put_or_find(self, key: str, data: bytes) -> tuple[PutOutcome, bytes | None]:
-        """Create an object, and read it at the same time."""
-        if self._direct is not None:
-            reads = ManyReads(self._direct, [key])
-            reads.start()
-            outcome = self.put_if_absent(key, data)
-            if outcome in (PutOutcome.DONE, PutOutcome.NOT_APPLIED):
-                reads.close()
-                return outcome, None
-            return outcome, next(iter(self._take(reads, float("inf"))), None)
+        """Create an object, and read it at the same time in another thread."""
         reading = self._thread_pool().submit(self.find, key)
         outcome = self.put_if_absent(key, data)
         if outcome in (PutOutcome.DONE, PutOutcome.NOT_APPLIED):
