@@ -179,7 +179,7 @@ class Config:
         4,
         _integer(1, 1024),
         "maximum number of concurrent requests to a remote store, and of parts of a checkpoint that"
-        " are made at a time; if not set, obstore reads up to 64 objects at a time",
+        " are made at a time; if not set, obstore reads up to 512 objects at a time",
         table=False,
     )
     checkpoint_read_timeout_seconds: int = _setting(
@@ -402,7 +402,7 @@ class Config:
     def request_ceiling(self) -> int | None:
         """The maximum number of concurrent requests to a store; None leaves it to the store.
 
-        obstore reads 64 objects at a time without a thread for each, so the default of
+        obstore reads up to 512 objects at a time without a thread for each, so the default of
         `checkpoint.parallelism`, which suits thread pools, does not slow it down.
         """
         given = "checkpoint_parallelism" in self.given

@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 
 _QUICK_SECONDS = 10  # limit of small requests, and of silence during large ones
 _CONNECT_SECONDS = 5
-# Concurrent reads if checkpoint.parallelism is not set: obstore needs no thread for each.
-_DEFAULT_CONCURRENT_READS = 64
+# Concurrent reads if checkpoint.parallelism is not set: obstore needs no thread for each. At 64,
+# opening 10,000 commits over 20 ms is 156 round trips, most of the time that it takes.
+_CONCURRENT_READS_MAX = 512
+# Reads may use one in so many of the files that the process may open: each is a connection.
+_OPEN_FILES_PER_READ = 4
 _LIST_PAGE_KEYS = 1000
 # Up to this many objects are read by a thread pool that is kept; more by an event loop.
 _THREAD_POOL_SIZE = 4
@@ -101,6 +104,18 @@ def _with_s3fs_fallback(
         return result
 
     return call
+
+
+def _concurrent_reads() -> int:
+    """Return how many objects are read at a time, within the limit of open files."""
+    try:
+        from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+    except ImportError:  # Windows has no such limit
+        return _CONCURRENT_READS_MAX
+    limit = getrlimit(RLIMIT_NOFILE)[0]
+    if limit == RLIM_INFINITY:
+        return _CONCURRENT_READS_MAX
+    return max(1, min(_CONCURRENT_READS_MAX, limit // _OPEN_FILES_PER_READ))
 
 
 class ObstoreS3(RemoteStore):
@@ -234,7 +249,7 @@ class ObstoreS3(RemoteStore):
             loop_thread.shutdown(wait=False, cancel_futures=True)
 
     async def _read_async(self, keys: Sequence[str]) -> list[bytes | None]:
-        slots = asyncio.Semaphore(_DEFAULT_CONCURRENT_READS)
+        slots = asyncio.Semaphore(_concurrent_reads())
         client = self._reader()
 
         async def read(key: str) -> bytes | None:

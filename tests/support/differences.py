@@ -129,7 +129,7 @@ DIFFERENCES = [
     Difference(
         "Reading",
         "`checkpoint.parallelism` is 4 for every store",
-        "4, except that obstore reads 64 objects at a time unless the setting is given",
+        "4, except that obstore reads up to 512 objects at a time unless the setting is given",
         "obstore needs no thread for a request; a value that is set is a ceiling on every store",
         "unit/test_settings.py::test_changing_a_setting_has_its_documented_effect",
     ),
