@@ -19,6 +19,7 @@ no clock.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -220,7 +221,7 @@ def _check_finite(values: pa.Array) -> None:
         raise _RejectedError
 
 
-class _BlockReader:
+class _BlockReader(ABC):
     """Reads JSON objects, one per line, block by block, with a schema that it learns."""
 
     smallest_block = 128  # lines of a rejected block that is not halved any more
@@ -325,9 +326,9 @@ class _BlockReader:
         del value
         return True
 
+    @abstractmethod
     def make_schema(self) -> pa.Schema:
         """Return the schema for the fields learned so far."""
-        raise NotImplementedError
 
     def prepare(self, lines: pa.Array) -> pa.Array:
         """Return the lines as they are to be read."""

@@ -27,6 +27,7 @@ from arrowlog.snapshot.reconciliation import reconcile_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Self
 
     from arrowlog.formats import Format, Metadata, Protocol
     from arrowlog.snapshot.file_table import GroupStats
@@ -136,8 +137,39 @@ class SourceChange(NamedTuple):
     kept_mask: Callable[[], pa.Array | pa.ChunkedArray | None]
 
 
+class UngroupedFiles:
+    """What sources of files share whose adds are text and in no row groups."""
+
+    __slots__ = ()
+
+    def is_typed(self, schema: pa.Schema, partition_columns: Sequence[str]) -> bool:  # noqa: ARG002
+        """False: partition values and statistics are text in the adds."""
+        return False
+
+    def row_group_stats(
+        self,
+        schema: pa.Schema,  # noqa: ARG002 -- of the protocol
+        partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
+    ) -> GroupStats | None:
+        """None: the files are in no row groups."""
+        return None
+
+    def select_row_groups(self, groups: Sequence[int]) -> Self:  # noqa: ARG002 -- as above
+        """Return all files, as they are in no row groups."""
+        return self
+
+    def narrowed(
+        self,
+        schema: pa.Schema,  # noqa: ARG002 -- of the protocol
+        partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
+        keep: Callable[[FileStats], pa.Array],  # noqa: ARG002 -- of the protocol
+    ) -> Self:
+        """Return all files: none can be left unread."""
+        return self
+
+
 @dataclass(frozen=True, slots=True)
-class InMemoryFiles:
+class InMemoryFiles(UngroupedFiles):
     """Live files as a table of adds, as a log of the given format has them."""
 
     table: pa.Table
@@ -186,31 +218,6 @@ class InMemoryFiles:
     def stats(self, schema: pa.Schema, partition_columns: Sequence[str]) -> FileStats:
         """Return the typed partition values and statistics of the live files, by column."""
         return FileStats(self.table, schema, partition_columns, self.format)
-
-    def is_typed(self, schema: pa.Schema, partition_columns: Sequence[str]) -> bool:  # noqa: ARG002
-        """False: partition values and statistics are text in the adds."""
-        return False
-
-    def row_group_stats(
-        self,
-        schema: pa.Schema,  # noqa: ARG002 -- of the protocol
-        partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
-    ) -> GroupStats | None:
-        """None: the files are in no row groups."""
-        return None
-
-    def select_row_groups(self, groups: Sequence[int]) -> FileSource:  # noqa: ARG002 -- as above
-        """Return all files, as they are in no row groups."""
-        return self
-
-    def narrowed(
-        self,
-        schema: pa.Schema,  # noqa: ARG002 -- of the protocol
-        partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
-        keep: Callable[[FileStats], pa.Array],  # noqa: ARG002 -- of the protocol
-    ) -> FileSource:
-        """Return all files: they are in memory."""
-        return self
 
     def with_commits(
         self,

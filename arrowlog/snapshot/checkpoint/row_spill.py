@@ -28,16 +28,16 @@ from arrowlog.snapshot.checkpoint.rows import (
     from_checkpoint_rows,
     render_as_text,
 )
-from arrowlog.snapshot.snapshot import InMemoryFiles
+from arrowlog.snapshot.snapshot import InMemoryFiles, UngroupedFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from arrowlog.formats import Format
-    from arrowlog.snapshot.file_table import FileStats, GroupStats
-    from arrowlog.snapshot.snapshot import FileSource, SourceChange
+    from arrowlog.snapshot.file_table import FileStats
+    from arrowlog.snapshot.snapshot import SourceChange
 
 # Rows that are written and read at a time. Two row groups of a checkpoint are gathered at a time;
 # fewer rows cost more calls, more rows are read in vain at the ends of what is needed.
@@ -287,7 +287,7 @@ def _only_used(rows: pa.Table, used: NDArray[np.bool_]) -> pa.Table:
     return rows.filter(pa.array(used))
 
 
-class SpilledFiles:
+class SpilledFiles(UngroupedFiles):
     """A `FileSource`: live files in a temporary file, for writing a checkpoint of them.
 
     Reading them in any other way than in batches loads them all.
@@ -359,31 +359,6 @@ class SpilledFiles:
     def stats(self, schema: pa.Schema, partition_columns: Sequence[str]) -> FileStats:
         """Return the typed partition values and statistics of the live files, by column."""
         return self._loaded().stats(schema, partition_columns)
-
-    def is_typed(self, schema: pa.Schema, partition_columns: Sequence[str]) -> bool:  # noqa: ARG002
-        """False: adds are rebuilt as the log has them."""
-        return False
-
-    def row_group_stats(
-        self,
-        schema: pa.Schema,  # noqa: ARG002 -- of the protocol
-        partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
-    ) -> GroupStats | None:
-        """None: the files are in no row groups."""
-        return None
-
-    def select_row_groups(self, groups: Sequence[int]) -> FileSource:  # noqa: ARG002 -- as above
-        """Return all files, as they are in no row groups."""
-        return self
-
-    def narrowed(
-        self,
-        schema: pa.Schema,  # noqa: ARG002 -- of the protocol
-        partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
-        keep: Callable[[FileStats], pa.Array],  # noqa: ARG002 -- of the protocol
-    ) -> FileSource:
-        """Return all files."""
-        return self
 
     def with_commits(self, version: int, adds: pa.Table, removes: pa.Table) -> SourceChange:
         """Return the live files after commits."""
