@@ -29,6 +29,7 @@ from arrowlog.storage import open_store
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import timedelta
 
     import duckdb
     import polars as pl
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from arrowlog.formats import Metadata, Protocol
-    from arrowlog.history import Diff, HistorySession, Overview
+    from arrowlog.history import Diff, Grouping, HistorySession, Overview
     from arrowlog.maintenance import (
         AdoptResult,
         BackgroundCheckpointer,
@@ -295,6 +296,8 @@ class Table(ReadableRows):
             return self._tracker.at_version(version, strict=strict)
         if max_staleness is None:
             max_staleness = self._tracker.config.cache_max_staleness_seconds
+        elif isinstance(max_staleness, bool) or not isinstance(max_staleness, int | float):
+            raise InvalidRequest(f"max_staleness is {max_staleness!r}.", next="Give seconds.")
         return self._tracker.latest(strict=strict, max_staleness=max_staleness)
 
     def scan(
@@ -357,19 +360,40 @@ class Table(ReadableRows):
         return self._tracker.latest()
 
     def history(
-        self, limit: int | None = None, *, progress: Callable[[int, int], None] | None = None
+        self,
+        limit: int | None = None,
+        *,
+        by: Grouping | Sequence[Grouping] | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> pa.Table:
         """Return one row per commit, newest first: time, operation, files, bytes, rows, writer.
 
+        With `by`, one row per group of commits: the keys, the number of `commits`, the sums of
+        `adds`, `removes`, `bytes`, `bytes_removed` and `rows`, and `first_version` and
+        `last_version`. The group with the newest commit comes first. A sum is null if one of the
+        commits does not tell it. This needs no SQL engine, unlike `sql`.
+
         Args:
             limit: read only this many commits.
+            by: what to group by: `"hour"`, `"day"`, `"month"` (UTC; the first day stands for the
+                month), `"operation"`, `"engine_info"`, `"app_id"`, or a list of them.
             progress: called with the number of commits read and their total.
 
         Raises:
-            InvalidRequest: `limit` is not a non-negative integer.
+            InvalidRequest: `limit` is not a non-negative integer, or `by` is unknown.
             LogCorrupt: a commit is damaged.
+
+        Examples:
+            >>> import tempfile
+            >>> import arrowlog, pyarrow as pa
+            >>> table = arrowlog.Table.create(tempfile.mkdtemp(), pa.schema([("id", pa.int64())]))
+            >>> table.write(pa.table({"id": [1, 2]})).version
+            1
+            >>> months = table.history(by=["month", "operation"])
+            >>> months.select(["operation", "commits", "adds", "rows"]).to_pylist()[0]
+            {'operation': 'WRITE', 'commits': 1, 'adds': 1, 'rows': 2}
         """
-        return self._history_session.history(limit, progress)
+        return self._history_session.history(limit, progress, by)
 
     def diff(
         self,
@@ -730,7 +754,7 @@ class Table(ReadableRows):
         max_groups: int | None = None,
         max_files_per_group: int | None = None,
         include_skipped: bool = False,
-        cooldown: str | int = "24h",
+        cooldown: str | int | timedelta = "24h",
         dry_run: bool = False,
         spark: SparkSession | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -787,7 +811,7 @@ class Table(ReadableRows):
 
     def vacuum(
         self,
-        older_than: str | int = "7d",
+        older_than: str | int | timedelta = "7d",
         *,
         dry_run: bool = False,
         force: bool = False,

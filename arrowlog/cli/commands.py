@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrowlog.history import Grouping
     from arrowlog.scan import Engine
 
 _COLOURS = {"warning:": "yellow", "log": "green"}
 _COMMIT_COLUMNS = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
+_GROUP_COLUMNS = ("commits", "adds", "removes", "bytes", "rows")
 
 
 @commands.command()
@@ -185,27 +187,40 @@ def explain(
 
 @commands.command()
 @with_table
+@click.option(
+    "--by",
+    type=click.Choice(["hour", "day", "month", "operation", "engine_info", "app_id"]),
+    multiple=True,
+    help="Print one line per group of commits; repeat it for several. Times are UTC.",
+)
 @output_options
-def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
+def history(
+    table: arrowlog.Table, by: tuple[Grouping, ...], output: str, limit: int | None
+) -> None:
     r"""List the commits of TABLE, newest first.
 
     Use it to see what was changed when: time, operation, files added and removed, bytes, rows.
-    With --limit, only that many commits are read. Text output has the main columns; json, csv and
-    arrow have all of them.
+    With --by, these are added up per hour, day, month, operation or writer. With --limit, only that
+    many commits are read. Text output has the main columns; json, csv and arrow have all of them.
 
     \b
     Examples:
       arrowlog history /data/events --limit 10
+      arrowlog history /data/events --by day --by operation
       arrowlog history /data/events --output json
     """
     with progress_bar("reading commits") as report:
-        commits = table.history(limit, progress=report)
+        commits = table.history(limit, by=by or None, progress=report)
     if output != "text":
         print_table(commits, output)
         return
-    shown = commits.select(list(_COMMIT_COLUMNS))
-    print_table(shown.set_column(1, "timestamp", _to_seconds(shown["timestamp"])), output)
-    oldest = commits["version"][-1].as_py() if commits.num_rows else 0
+    if by:
+        print_table(commits.select([*dict.fromkeys(by), *_GROUP_COLUMNS]), output)
+        oldest = min(commits["first_version"].to_pylist(), default=0)
+    else:
+        shown = commits.select(list(_COMMIT_COLUMNS))
+        print_table(shown.set_column(1, "timestamp", _to_seconds(shown["timestamp"])), output)
+        oldest = commits["version"][-1].as_py() if commits.num_rows else 0
     if oldest == table.earliest_version > 0:
         print(f"History begins with version {oldest}: earlier versions were cleaned up.")
 

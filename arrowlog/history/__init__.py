@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
+    from arrowlog.history.commit_groups import (
+        Grouping,
+    )
     from arrowlog.history.commit_history import (
         missing_commit_is_corrupt,
     )
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 # Each name is imported on first use, so that opening a table loads only what it needs.
 _HOMES = {
+    "commit_groups": ("Grouping",),
     "commit_history": ("missing_commit_is_corrupt",),
     "reports": ("Diff", "Overview", "choose_diff_versions", "diff_snapshots", "summarize_table"),
     "session": ("HistorySession",),
@@ -34,6 +38,7 @@ _HOMES = {
 __all__ = [
     "TIMESTAMP_MS",
     "Diff",
+    "Grouping",
     "HistorySession",
     "Overview",
     "cast_to_view_type",

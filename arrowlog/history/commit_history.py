@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, make_int64, repeat_bool, repeat_value
+from arrowlog.arrays import FALSE, make_array, make_int64, repeat_bool, repeat_value
 from arrowlog.decode import SEQ_LINE_BITS, ActionBatch
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import ForkSafeLock, pl
@@ -95,14 +95,14 @@ def missing_commit_is_corrupt(store: Store) -> Iterator[None]:
     """Turn the `FileNotFoundError` of a commit that was listed into `LogCorrupt`.
 
     The original error is its `__cause__`, by which `HistorySession` recognizes a concurrent
-    clean-up.
+    cleanup.
     """
     try:
         yield
     except FileNotFoundError as error:
         raise LogCorrupt(
             "the file was listed but no longer exists.",
-            next="A concurrent clean-up may have deleted it; run the query again.",
+            next="A concurrent cleanup may have deleted it; run the query again.",
             file=str(error).removeprefix(f"{store.root}/"),
         ) from error
 
@@ -135,12 +135,17 @@ class CommitHistory:
         applied = listing.applied_commits()
         self.commits: list[CommitFile] = []
         self.missing_versions: list[int] = []
-        for version in range(first, last + 1):
+        self._has_states = False  # whether some of `commits` are table states
+        versions = range(first, last + 1)
+        if not listing.checkpoints and all(map(applied.__contains__, versions)):
+            self.commits, versions = listing.commit_files(versions), range(0)
+        for version in versions:
             state = listing.state_file(version)
             if version in applied:
                 self.commits.append(CommitFile(version, applied[version]))
             elif state is not None:
                 self.commits.append(state)
+                self._has_states = True
             else:
                 self.missing_versions.append(version)
         self._applied = applied
@@ -224,6 +229,10 @@ class CommitHistory:
 
     def _read(self, commits: Sequence[CommitFile]) -> Iterator[CommitBatch]:
         with missing_commit_is_corrupt(self.store):
+            if not self._has_states:
+                for actions in stream_actions(self.store, self.options, commits):
+                    yield _checked_piece(actions, self.store.root)
+                return
             for has_commits, run in groupby(commits, lambda c: c.version in self._applied):
                 if has_commits:
                     for actions in stream_actions(self.store, self.options, list(run)):
@@ -264,7 +273,7 @@ class CommitHistory:
         }
         return CommitBatch(
             (file.key,),
-            pl.Series([file.version], dtype=pl.Int64).to_arrow(),
+            make_array([file.version], pa.int64()),
             {**tables, "commitInfo": actions.table("commitInfo")},
             (),
             (),
@@ -379,7 +388,7 @@ def state_difference(before: Snapshot, after: Snapshot, file: CommitFile) -> Com
     count = added.num_rows + dropped.num_rows
     return CommitBatch(
         (file.key,),
-        pl.Series([file.version], dtype=pl.Int64).to_arrow(),
+        make_array([file.version], pa.int64()),
         tables,
         () if after.protocol == before.protocol else ((count, after.protocol),),
         () if after.metadata == before.metadata else ((count + 1, after.metadata),),
@@ -431,10 +440,9 @@ def _checked_piece(actions: ActionBatch, root: str) -> CommitBatch:
     for action in ("commitInfo", actions.format.txn_action):
         if action is not None:
             tables[action] = actions.table(action)
-    versions = pl.Series(actions.versions, dtype=pl.Int64).to_arrow()
     return CommitBatch(
         tuple(actions.names),
-        versions,
+        make_array(actions.versions, pa.int64()),
         tables,
         tuple(sorted(actions.protocols, key=itemgetter(0))),
         tuple(sorted(actions.metadata, key=itemgetter(0))),

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import clip_to_datetime_range, make_int64, make_scalar
+from arrowlog.arrays import (
+    FALSE,
+    clip_to_datetime_range,
+    make_int64,
+    make_scalar,
+    repeat_bool,
+    repeat_value,
+    to_numpy,
+)
 from arrowlog.display import (
     escape_control_characters,
     format_bytes,
@@ -25,7 +33,7 @@ from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.history import view_columns
 from arrowlog.history.view_columns import ViewTypes
 from arrowlog.predicate import quote_identifier
-from arrowlog.snapshot import checkpoint_versions, to_period
+from arrowlog.snapshot import check_version, checkpoint_versions, to_period
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +57,9 @@ _SUMMARY_HEADS = ("", "files", "bytes", "rows")
 # Not compared. A file can be spelled as several paths (`key` is normalized), the same statistics as
 # several JSON texts (the typed columns are compared), and `data_change` describes the commit.
 _IGNORED_COLUMNS = {"path", "data_change", "stats"}
+# What a diff has of both versions. Times are as DuckDB returns them.
+_MEASURES = ("size_bytes", "num_records", "modification_time")
+_DIFF_TIME: pa.DataType = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
@@ -418,15 +429,15 @@ def choose_diff_versions(
             next="Give two versions, or since= and possibly until=, or one day.",
         )
     one_day = None
-    if isinstance(start, int):
-        first = start
+    if isinstance(start, SupportsIndex):
+        first = check_version(start)
     else:
         given: Any = since if start is None else start
         begins, ends = to_period(given, now_ms)
         first = _version_before(tracker, begins)
         one_day = ends if ends > begins and start is not None else None
-    if isinstance(end, int):
-        return first, end
+    if isinstance(end, SupportsIndex):
+        return first, check_version(end)
     last = until if end is None else end
     if last is not None:
         return first, tracker.version_at(to_period(last, now_ms)[1])
@@ -458,39 +469,129 @@ def diff_snapshots(a: Snapshot, b: Snapshot) -> Diff:
 
 
 def _files(a: Snapshot, b: Snapshot, types: ViewTypes) -> pa.Table:
+    """Return the files that differ, without typing statistics of files that only one version has.
+
+    Of files that both have, most are the same in the log; only the others are typed and compared.
+    """
+    old, new = _adds_by_path(a), _adds_by_path(b)
+    keys = old["key"].combine_chunks()
+    position = pc.index_in(new["key"], value_set=keys).combine_chunks()
+    in_both = pc.indices_nonzero(pc.is_valid(position))
+    old_rows = pc.cast(position.take(in_both), in_both.type)
+    unequal = _unequal_adds(old, new, old_rows, in_both)
+    removed = pc.invert(pc.is_in(_row_numbers(old), value_set=old_rows))
+    parts = [  # in the order of `change`
+        _files_of_one_side(new, pc.is_null(position), types, "added"),
+        _changed_files(old, new, old_rows.filter(unequal), in_both.filter(unequal), types),
+        _files_of_one_side(old, removed, types, "removed"),
+    ]
+    return pa.concat_tables(parts)
+
+
+def _diff_schema(types: ViewTypes) -> pa.Schema:
+    measures: list[Any] = [
+        (f"{name}_{side}", _DIFF_TIME if name == "modification_time" else pa.int64())
+        for name in _MEASURES
+        for side in ("before", "after")
+    ]
+    text = pa.string()
+    return pa.schema(
+        [("change", text), ("path", text), *types.partitions, *measures, ("key", text)]
+    )
+
+
+def _files_of_one_side(adds: pa.Table, mask: pa.Array, types: ViewTypes, change: str) -> pa.Table:
+    """Return the rows of files that one version has and the other has not, by key."""
+    schema, side = _diff_schema(types), "after" if change == "added" else "before"
+    names = ["path", *(item.name for item in types.partitions), *_MEASURES, "key"]
+    columns = view_columns.add_columns(adds, types, names) if adds.num_rows else {}
+    typed = view_columns.conform_to_view(columns, types.adds, names, adds.num_rows).filter(mask)
+    found: dict[str, Any] = {
+        f"{name}_{side}" if name in _MEASURES else name: typed[name] for name in names
+    }
+    del typed
+    order = pc.sort_indices(found["key"])
+    for name, column in found.items():  # one after the other: not all are in memory twice
+        found[name] = column.take(order)
+    found["change"] = repeat_value(change, pa.string(), len(order))
+    return view_columns.conform_to_view(found, schema, schema.names, len(order))
+
+
+def _changed_files(
+    old: pa.Table, new: pa.Table, old_rows: pa.Array, new_rows: pa.Array, types: ViewTypes
+) -> pa.Table:
+    """Return the files in two rows of two versions whose typed adds differ, by key."""
+    schema = _diff_schema(types)
+    if not len(new_rows):
+        return view_columns.conform_to_view({}, schema, schema.names, 0)
     import duckdb
 
-    before, after = _typed_files(a, types), _typed_files(b, types)
     differs = " OR ".join(
         f"a.{quote_identifier(name)} IS DISTINCT FROM b.{quote_identifier(name)}"
         for name in types.files.names
         if name not in _IGNORED_COLUMNS
     )
-    partitions = [quote_identifier(item.name) for item in types.partitions]
-    columns = ["coalesce(b.path, a.path) AS path"]
-    columns += [f"CASE WHEN b.key IS NULL THEN a.{n} ELSE b.{n} END AS {n}" for n in partitions]
-    for name in ("size_bytes", "num_records", "modification_time"):
+    columns = [f"b.{quote_identifier(item.name)}" for item in types.partitions]
+    for name in _MEASURES:
         columns += [f"a.{name} AS {name}_before", f"b.{name} AS {name}_after"]
     query = f"""
-        SELECT CASE WHEN a.key IS NULL THEN 'added' WHEN b.key IS NULL THEN 'removed'
-            ELSE 'changed' END AS change, {", ".join(columns)}, coalesce(b.key, a.key) AS key
-        FROM a FULL JOIN b USING (key)
-        WHERE a.key IS NULL OR b.key IS NULL OR {differs}
-        ORDER BY change, key
+        SELECT 'changed' AS change, b.path, {", ".join(columns)}, key
+        FROM a JOIN b USING (key) WHERE {differs} ORDER BY key
     """  # noqa: S608 -- names are quoted
     with duckdb.connect(":memory:") as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.register("a", before)
-        connection.register("b", after)
-        return connection.sql(query).to_arrow_table()
+        connection.register("a", _typed_files(old.take(old_rows), types))
+        connection.register("b", _typed_files(new.take(new_rows), types))
+        return connection.sql(query).to_arrow_table().cast(schema)
 
 
-def _typed_files(snapshot: Snapshot, types: ViewTypes) -> pa.Table:
-    names = [*types.files.names, "key"]
+def _adds_by_path(snapshot: Snapshot) -> pa.Table:
     adds = snapshot.state.adds
     # A file whose rows are deleted by another deletion vector is the same file.
     keys = snapshot.state.format.paths_of(adds["key"])
-    adds = adds.set_column(adds.column_names.index("key"), "key", keys)
+    return adds.set_column(adds.column_names.index("key"), "key", keys)
+
+
+def _unequal_adds(old: pa.Table, new: pa.Table, old_rows: pa.Array, new_rows: pa.Array) -> pa.Array:
+    """Return which of the files in two rows of two versions differ in a value, as logged.
+
+    Adds that differ as text may still be equal once they are typed.
+    """
+    equal: Any = repeat_bool(True, len(new_rows))
+    for name in {*old.column_names, *new.column_names} - {"key", "seq"}:
+        before, after = _column_at(old, name, old_rows), _column_at(new, name, new_rows)
+        equal = pc.and_(equal, _are_equal(before, after))
+    return pc.invert(equal)
+
+
+def _row_numbers(table: pa.Table) -> pa.Array:
+    return pc.indices_nonzero(repeat_bool(True, table.num_rows))
+
+
+def _column_at(table: pa.Table, name: str, rows: pa.Array) -> pa.ChunkedArray:
+    """Return some rows of a column; nulls if the table does not have it."""
+    if name not in table.column_names:
+        return pa.chunked_array([pa.nulls(len(rows))])
+    column = table[name]
+    if pa.types.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
+    first = rows[0].as_py() if len(rows) else 0
+    numbers = to_numpy(rows)
+    if (numbers[1:] - numbers[:-1] == 1).all():  # as a rule files are only added: no copy
+        return column.slice(first, len(rows))
+    return pa.chunked_array([column.combine_chunks().take(rows)])
+
+
+def _are_equal(before: pa.ChunkedArray, after: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return which rows are equal, nulls included; False where the types cannot be compared."""
+    both_null = pc.and_(pc.is_null(before), pc.is_null(after))
+    if before.type != after.type or pa.types.is_nested(before.type):
+        return both_null
+    return pc.or_(both_null, pc.fill_null(pc.equal(before, after), FALSE))
+
+
+def _typed_files(adds: pa.Table, types: ViewTypes) -> pa.Table:
+    names = [*types.files.names, "key"]
     columns = view_columns.add_columns(adds, types, names) if adds.num_rows else {}
     return view_columns.conform_to_view(columns, types.adds, names, adds.num_rows)
 

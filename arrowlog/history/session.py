@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from arrowlog.arrays import empty_table
+from arrowlog.config import parse_integer
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import require_polars
 from arrowlog.history import view_columns
@@ -22,11 +24,11 @@ from arrowlog.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import duckdb
 
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats import LogListing
     from arrowlog.history.views import ViewConnection, ViewSources
     from arrowlog.snapshot import SnapshotTracker
 
@@ -173,7 +175,7 @@ class HistorySession:
             past.on_progress = None
 
     def _retry_after_cleanup(self, run: Callable[[], pa.Table]) -> pa.Table:
-        """Run; if a concurrent clean-up deleted a listed commit, list the log again and rerun once.
+        """Run; if a concurrent cleanup deleted a listed commit, list the log again and rerun once.
 
         A second failure is raised.
         """
@@ -196,30 +198,48 @@ class HistorySession:
         """Describe in one sentence which part of the history is missing; "" if it is complete."""
         return self.past(*self._newest()).note()
 
-    def history(self, limit: int | None, progress: Progress | None = None) -> pa.Table:
+    def history(
+        self, limit: int | None, progress: Progress | None = None, by: object = None
+    ) -> pa.Table:
         """Return one row per commit, newest first; with `limit`, reads only that many commits.
 
-        Raises `InvalidRequest` if `limit` is not a non-negative integer.
+        With `by`, one row per group of these commits. Raises `InvalidRequest` if `limit` is not a
+        non-negative integer, or `by` is unknown.
         """
-        if limit is not None and (
-            isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
-        ):
-            raise InvalidRequest(f"{limit!r} is not a number of commits.", next="Give 0, 1, 2, …")
-        return self._retry_after_cleanup(lambda: self._history(limit, progress))
+        if limit is not None:
+            limit = _check_limit(limit)
+        if by is None:
+            names = COMMITS_SCHEMA.names
+            return self._retry_after_cleanup(lambda: self._commits(limit, names, progress))
+        from arrowlog.history.commit_groups import columns_to_group, group_commits, parse_grouping
 
-    def _history(self, limit: int | None, progress: Progress | None) -> pa.Table:
+        keys = parse_grouping(by)
+        names = columns_to_group(keys)
+        commits = self._retry_after_cleanup(lambda: self._commits(limit, names, progress))
+        return group_commits(commits, keys)
+
+    def _commits(
+        self, limit: int | None, names: Sequence[str], progress: Progress | None
+    ) -> pa.Table:
+        """Return columns of the newest commits, newest first; `version` has to be among them."""
         require_polars("The history of a table")
         past = self._newest_past()[0] if limit is None else self.past(*self._newest())
         past.on_progress = progress
         pieces = past.pieces() if limit is None else past.recent(limit)
         try:
-            tables = [
-                view_columns.commit_rows(piece, COMMITS_SCHEMA.names, past.written)
-                for piece in pieces
-            ]
+            tables = [view_columns.commit_rows(piece, names, past.written) for piece in pieces]
         finally:
             past.on_progress = None
-        # `empty_table()` would import pandas.
-        nothing = [pa.nulls(0, kind) for kind in COMMITS_SCHEMA.types]
-        commits = pa.concat_tables([pa.Table.from_arrays(nothing, schema=COMMITS_SCHEMA), *tables])
+        schema = pa.schema([COMMITS_SCHEMA.field(name) for name in names])
+        commits = pa.concat_tables([empty_table(schema), *tables])
         return commits.sort_by([("version", "descending")])
+
+
+def _check_limit(limit: object) -> int:
+    try:
+        number = parse_integer(limit)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise InvalidRequest(f"{limit!r} is not a number of commits.", next="Give 0, 1, 2, …")
+    return number

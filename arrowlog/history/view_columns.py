@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array, make_scalar, null_scalar
+from arrowlog.arrays import from_numpy, make_array, make_scalar, null_scalar, to_numpy
 from arrowlog.decode import SEQ_LINE_BITS, flatten_map_columns
-from arrowlog.fork_safety import OnFirstUse, pl
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.formats import FieldKind, physical_name
 from arrowlog.formats.indextables import INDEXTABLES, SKIP_FIELDS, encode_add_objects
 from arrowlog.history.commit_history import line_numbers
@@ -83,15 +84,6 @@ PROTOCOLS_SCHEMA = pa.schema(
         ("reader_features", _TEXT_LIST),
         ("writer_features", _TEXT_LIST),
     ]
-)
-_INFO_TEXT_FIELDS = (
-    "operation",
-    "txnId",
-    "engineInfo",
-    "userMetadata",
-    "operationParameters",
-    "operationMetrics",
-    "txn",
 )
 _POSITION = [("version", _INT), ("line", _INT)]
 COMMIT_INFO_SCHEMA = pa.schema(_POSITION)
@@ -283,121 +275,158 @@ def commit_rows(
     `written` returns the time at which the file of a version was written, in milliseconds by the
     store's clock. It is called only for commits that have no time of their own.
     """
-    wanted = set(names)
-    frame = pl.DataFrame(
-        {
-            "file_number": pl.int_range(len(piece.names), eager=True),
-            "version": pl.Series(pl.from_arrow(piece.versions), dtype=pl.Int64),
-            "file": pl.Series(piece.names, dtype=pl.String),
-        }
-    )
-    for action, count, sums in (
+    wanted, count = set(names), len(piece.names)
+    columns: dict[str, Any] = {"version": piece.versions}
+    if "file" in wanted:
+        columns["file"] = make_array(piece.names, _TEXT)
+    for action, total, sums in (
         ("add", "adds", {"bytes": "size_bytes", "rows": "num_records"}),
         ("remove", "removes", {"bytes_removed": "size"}),
         ("mergeskip", "skips", {}),
     ):
-        if wanted & {count, *sums}:
+        if wanted & {total, *sums}:
             wanted_sums = {new: old for new, old in sums.items() if new in wanted}
-            counts = _action_counts(piece, action, count, wanted_sums)
-            # Without such an action all its sums are 0; a null sum means an action lacks the value.
-            no_action = pl.col(count).is_null()
-            none = None if piece.unknown else 0
-            frame = frame.join(counts, on="file_number", how="left").with_columns(
-                pl.when(no_action).then(none).otherwise(name).alias(name)
-                for name in (count, *wanted_sums)
-            )
-    if wanted - set(frame.columns):
-        frame = frame.join(_commit_infos(piece), on="file_number", how="left")
-        frame = _with_txn_actions(frame, piece)
-        frame = _with_timestamps(frame, piece, written)
-        for name, actions in (
-            ("changes_metadata", piece.metadata),
-            ("changes_protocol", piece.protocols),
-        ):
-            files = pl.Series([seq >> SEQ_LINE_BITS for seq, _ in actions], dtype=pl.Int64)
-            frame = frame.with_columns(pl.col("file_number").is_in(files.implode()).alias(name))
-    table = frame.sort("file_number").to_arrow(compat_level=pl.CompatLevel.oldest())
-    columns = {name: table[name] for name in table.column_names if name in wanted}
-    return conform_to_view(columns, COMMITS_SCHEMA, names, len(piece.names))
+            columns |= _action_counts(piece, action, total, wanted_sums)
+    for name, actions in (
+        ("changes_metadata", piece.metadata),
+        ("changes_protocol", piece.protocols),
+    ):
+        if name in wanted:
+            files = {seq >> SEQ_LINE_BITS for seq, _ in actions}
+            columns[name] = make_array([number in files for number in range(count)], _BOOL)
+    if wanted - set(columns):
+        infos = _commit_infos(piece, wanted)
+        if wanted & {"app_id", "app_version"}:
+            infos |= _txn_actions(piece)
+        if wanted & {"timestamp", "timestamp_source"}:
+            infos |= _timestamps(piece, infos["timestamp"], written)
+        columns |= infos
+    return conform_to_view(columns, COMMITS_SCHEMA, names, count)
 
 
 def _action_counts(
     piece: CommitBatch, action: str, count: str, sums: dict[str, str]
-) -> pl.DataFrame:
+) -> dict[str, pa.Array]:
     """Count the actions of one kind per commit and sum up columns.
 
     `sums` maps a result column to the column that is summed. A sum is null if an action of the
-    commit lacks the value.
+    commit lacks the value; without such an action it is 0. Everything is null if the actions are
+    unknown.
     """
+    num_files = len(piece.names)
+    if piece.unknown:
+        return {name: pa.nulls(num_files, _INT) for name in (count, *sums)}
     table = piece.table(action)
-    columns = {"seq": table["seq"]}
-    if action == "add":
-        untyped = ViewTypes(pa.schema([]), (), piece.format)
-        columns |= add_columns(table, untyped, list(sums.values()))
+    columns: Any = {}
+    if action == "add" and sums:
+        wanted = list(sums.values())
+        columns = files_table(table, pa.schema([]), (), wanted, table_format=piece.format)
     elif sums:
         size = table["size"] if "size" in table.column_names else pa.nulls(table.num_rows, _INT)
         columns["size"] = size
-    frame = pl.DataFrame(pl.from_arrow(pa.table(columns)))
-    grouped = frame.group_by(file_number=pl.col("seq") // (1 << SEQ_LINE_BITS))
-    return grouped.agg(
-        pl.len().cast(pl.Int64).alias(count),
-        *(
-            pl.when(~pl.col(old).is_null().any()).then(pl.col(old).sum()).alias(new)
-            for new, old in sums.items()
-        ),
-    )
+    files, order = _file_numbers(table), None
+    if (files[1:] < files[:-1]).any():
+        order = np.argsort(files, kind="stable")
+        files = files[order]
+    starts = np.flatnonzero(np.diff(files, prepend=-1))
+    found, lengths = files[starts], np.diff(starts, append=len(files))
+    counted = {count: _scatter(found, lengths, num_files)}
+    for new, old in sums.items():
+        values = _one_array(columns[old])
+        lacking = to_numpy(pc.cast(pc.is_null(values), pa.int64()))
+        numbers = to_numpy(pc.fill_null(pc.cast(values, _INT), make_scalar(0, _INT)))
+        if order is not None:
+            lacking, numbers = lacking[order], numbers[order]
+        # Without rows there is nothing to add up, and `reduceat` rejects an empty array.
+        total = np.add.reduceat(numbers, starts) if len(numbers) else numbers
+        missing = np.add.reduceat(lacking, starts) if len(lacking) else lacking
+        unknown = pc.greater(_scatter(found, missing, num_files), make_scalar(0, _INT))
+        counted[new] = pc.if_else(unknown, null_scalar(_INT), _scatter(found, total, num_files))
+    return counted
 
 
-def _commit_infos(piece: CommitBatch) -> pl.DataFrame:
-    """Return the commitInfo of each commit that has one; of several, the last one counts."""
+def _file_numbers(table: pa.Table) -> Any:
+    """Return the number of the file that each action is from, as a numpy array."""
+    return to_numpy(_one_array(table["seq"])) >> SEQ_LINE_BITS
+
+
+def _scatter(rows: Any, values: Any, count: int) -> pa.Array:
+    """Return an array of `count` numbers: `values` at `rows`, and 0 elsewhere."""
+    scattered = np.zeros(count, np.int64)
+    scattered[rows] = values
+    return from_numpy(scattered)
+
+
+def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _last_rows(table: pa.Table, count: int) -> pa.Array:
+    """Return for each of `count` files the row of its last action; null for a file without one."""
+    rows = np.full(count, -1, np.int64)
+    order = np.argsort(to_numpy(_one_array(table["seq"])), kind="stable")
+    rows[_file_numbers(table)[order]] = order  # of several values for one index, the last is kept
+    positions = from_numpy(rows)
+    none = make_scalar(0, _INT)
+    return pc.if_else(pc.less(positions, none), null_scalar(_INT), positions)
+
+
+def _commit_infos(piece: CommitBatch, wanted: set[str]) -> dict[str, Any]:
+    """Return columns of the commitInfo of each commit; of several in one commit, the last counts.
+
+    The time is always among them. Columns that no commitInfo has are left out.
+    """
     table = piece.table("commitInfo")
-    columns = {name: table[name] for name in table.column_names}
-    for name in ("timestamp", "readVersion"):
-        columns.setdefault(name, _nulls(table, _INT))
-    for name in _INFO_TEXT_FIELDS:
-        columns.setdefault(name, _nulls(table, _TEXT))
-    if "inCommitTimestamp" in columns:
-        committed = columns.pop("inCommitTimestamp")
+    last = _last_rows(table, len(piece.names))
+    columns: dict[str, Any] = {"timestamp": pa.nulls(len(last), _INT)}
+    for name in table.column_names:
+        column = files_column_name(name)
+        if column in wanted or name in ("timestamp", "txn", "inCommitTimestamp"):
+            columns[column] = _one_array(table[name]).take(last)
+    if "in_commit_timestamp" in columns:
+        committed = columns.pop("in_commit_timestamp")
         columns["timestamp"] = pc.coalesce(committed, columns["timestamp"])
-    transactions = _application_transactions(columns.pop("txn"))
-    frame = pl.DataFrame(pl.from_arrow(pa.table({**columns, **transactions})))
-    renamed = {name: files_column_name(name) for name in frame.columns if name != "seq"}
-    frame = frame.rename(renamed).with_columns(file_number=pl.col("seq") // (1 << SEQ_LINE_BITS))
-    # userMetadata is raw JSON here. A JSON string is shown without its quotes and escapes.
-    user_metadata = pl.col("user_metadata")
-    is_string = user_metadata.str.starts_with('"')
-    quoted = frame.select(user_metadata.filter(is_string).unique()).to_series()
-    unquoted = pl.Series([msgspec.json.decode(text) for text in quoted], dtype=pl.String)
-    frame = frame.with_columns(user_metadata.replace(quoted, unquoted))
-    return frame.sort("seq").unique("file_number", keep="last").drop("seq")
+    if "user_metadata" in columns:
+        columns["user_metadata"] = _unquoted(columns["user_metadata"])
+    txn = columns.pop("txn", None)
+    if txn is not None and wanted & {"app_id", "app_version"}:
+        columns |= _application_transactions(txn)
+    return columns
 
 
-def _with_txn_actions(frame: pl.DataFrame, piece: CommitBatch) -> pl.DataFrame:
-    """Add application transactions that are actions of their own; of several, the last counts."""
+def _unquoted(texts: pa.Array) -> pa.Array:
+    """Return raw JSON with strings shown without their quotes and escapes."""
+    codes = texts.dictionary_encode()
+    shown = [
+        msgspec.json.decode(text) if text.startswith('"') else text
+        for text in codes.dictionary.to_pylist()
+    ]
+    return make_array(shown, _TEXT).take(codes.indices)
+
+
+def _txn_actions(piece: CommitBatch) -> dict[str, Any]:
+    """Return application transactions that are actions of their own; of several, the last counts.
+
+    They replace those of commitInfos if there is at least one.
+    """
     action = piece.format.txn_action
     table = None if action is None else piece.table(action)
     if table is None or not table.num_rows:
-        return frame
-    transactions = pl.DataFrame(pl.from_arrow(table.select(["seq", "appId", "version"])))
-    transactions = transactions.sort("seq").select(
-        file_number=pl.col("seq") // (1 << SEQ_LINE_BITS), app_id="appId", app_version="version"
-    )
-    transactions = transactions.unique("file_number", keep="last")
-    others = frame.drop("app_id", "app_version")
-    return others.join(transactions, on="file_number", how="left")
+        return {}
+    last = _last_rows(table, len(piece.names))
+    return {
+        "app_id": _one_array(table["appId"]).take(last),
+        "app_version": _one_array(table["version"]).take(last),
+    }
 
 
-def _nulls(table: pa.Table, kind: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.nulls(table.num_rows, kind)])
-
-
-def _application_transactions(texts: pa.ChunkedArray) -> dict[str, pa.Array]:
+def _application_transactions(texts: pa.Array) -> dict[str, pa.Array]:
     """Parse the `txn` objects; each distinct text is parsed once, since most commits have none."""
-    codes = texts.combine_chunks().dictionary_encode()
+    codes = texts.dictionary_encode()
     parsed = [_application_transaction(text) for text in codes.dictionary.to_pylist()]
     return {
-        "appId": make_array([app_id for app_id, _ in parsed], _TEXT).take(codes.indices),
-        "appVersion": make_array([version for _, version in parsed], _INT).take(codes.indices),
+        "app_id": make_array([app_id for app_id, _ in parsed], _TEXT).take(codes.indices),
+        "app_version": make_array([version for _, version in parsed], _INT).take(codes.indices),
     }
 
 
@@ -411,10 +440,10 @@ def _application_transaction(text: str) -> tuple[str | None, int | None]:
     )
 
 
-def _with_timestamps(
-    frame: pl.DataFrame, piece: CommitBatch, written: Callable[[int], int | None]
-) -> pl.DataFrame:
-    """Add `timestamp` and `timestamp_source`.
+def _timestamps(
+    piece: CommitBatch, declared: pa.Array, written: Callable[[int], int | None]
+) -> dict[str, pa.Array]:
+    """Return `timestamp` and `timestamp_source`; `declared` are the times of the commitInfos.
 
     The time is that of the commitInfo or of the table state, else the creation time of the commit's
     metaData, else the time the file was written. Copying a table renews its file times, so a file
@@ -425,37 +454,26 @@ def _with_timestamps(
         for seq, metadata in piece.metadata
         if metadata.created_time is not None and piece.format.creation_time_counts
     } | dict(piece.state_times)
-    creation_times = pl.DataFrame(
-        {"file_number": list(created), "created": list(created.values())},
-        schema={"file_number": pl.Int64, "created": pl.Int64},
-    )
-    frame = frame.join(creation_times, on="file_number", how="left").with_columns(
-        declared=pl.coalesce("timestamp", "created")
-    )
-    undeclared = frame.filter(pl.col("declared").is_null())
-    file_times = pl.DataFrame(
-        {
-            "file_number": undeclared["file_number"],
-            "file_time": [written(version) for version in undeclared["version"]],
-        },
-        schema={"file_number": pl.Int64, "file_time": pl.Int64},
-    )
-    declared = pl.col("declared")
-    states = [number for number, _ in piece.state_times]
-    source = (
-        pl.when(pl.col("file_number").is_in(states))
-        .then(pl.lit("state"))
-        .when(declared.is_not_null())
-        .then(pl.lit("commit"))
-        .otherwise(pl.lit("file"))
-    )
-    upper = pl.min_horizontal("file_time", declared.backward_fill())
-    clamped = pl.max_horizontal(declared.forward_fill(), upper)
-    return (
-        frame.join(file_times, on="file_number", how="left")
-        .sort("file_number")
-        .with_columns(timestamp=pl.coalesce("declared", clamped), timestamp_source=source)
-    )
+    numbers = range(len(declared))
+    if created:
+        creation_times = make_array([created.get(number) for number in numbers], _INT)
+        declared = pc.coalesce(declared, creation_times)
+    times, source = declared, pa.repeat(make_scalar("commit", _TEXT), len(declared))
+    if declared.null_count:
+        undeclared = pc.is_null(declared)
+        versions = piece.versions.filter(undeclared).to_pylist()
+        file_times = pc.replace_with_mask(
+            declared, undeclared, make_array([written(version) for version in versions], _INT)
+        )
+        before, after = pc.fill_null_forward(declared), pc.fill_null_backward(declared)
+        clamped = pc.max_element_wise(before, pc.min_element_wise(file_times, after))
+        times = pc.coalesce(declared, clamped)
+        source = pc.if_else(undeclared, make_scalar("file", _TEXT), source)
+    if piece.state_times:
+        states = {number for number, _ in piece.state_times}
+        is_state = make_array([number in states for number in numbers], _BOOL)
+        source = pc.if_else(is_state, make_scalar("state", _TEXT), source)
+    return {"timestamp": times, "timestamp_source": source}
 
 
 def metadata_rows(rows: Sequence[tuple[int, int | None, Metadata]]) -> pa.Table:

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
-from arrowlog.arrays import make_array, repeat_bool, repeat_value
+from arrowlog.arrays import empty_table, make_array, repeat_bool, repeat_value
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import ArrowlogError, InvalidRequest, UnsupportedProtocol
 from arrowlog.fork_safety import OnFirstUse, keep_connection_alive, pl
@@ -458,7 +458,7 @@ def _metadata_of_commits(past: CommitHistory) -> list[Metadata]:
     """Return the metaData actions of all commits, newest first.
 
     Few commits have one, which a search of their bytes shows; only these are decoded. Commits that
-    a concurrent clean-up has deleted are left out.
+    a concurrent cleanup has deleted are left out.
     """
     changing: list[CommitFile] = []
     limit = past.options.config.max_decompressed_bytes
@@ -510,7 +510,7 @@ def _rows_from_checkpoints(
     the version's own commit still exists and adds the file. The second has the keys of files that
     were live one version earlier and no longer are. Rows carry negative line numbers.
     """
-    tables, removes = [], [_REMOVED_KEYS.empty_table()]
+    tables, removes = [], [empty_table(_REMOVED_KEYS)]
     for version in _checkpoint_only_versions(past):
         state = load_version(version).state
         keys = state.adds["key"].combine_chunks() if state.num_files else pa.nulls(0, _TEXT)

@@ -7,6 +7,7 @@ import re
 import select
 import subprocess
 import sys
+from typing import get_args
 
 import pyarrow as pa
 import pytest
@@ -94,6 +95,28 @@ def test_files_and_history_in_every_output_format(events):
         assert reader.read_all()["adds"].to_pylist() == [1, 1, 1, 1, 1, 1, 0]
 
 
+def test_history_by_day_and_operation_in_text_and_json(events):
+    table = arrowlog.Table(events)
+    done = run("history", events, "--by", "day", "--by", "operation")
+    head, *lines = done.stdout.splitlines()
+    assert head.split() == ["day", "operation", "commits", "adds", "removes", "bytes", "rows"]
+    assert len(lines) == table.history(by=["day", "operation"]).num_rows
+    [row] = json.loads(
+        run("history", events, "--by", "month", "--limit", "3", "--output", "json").stdout
+    )
+    assert (row["month"], row["commits"], row["adds"]) == ("2024-01-01", 3, 3)
+    assert (row["first_version"], row["last_version"]) == (4, 6)
+    assert run("history", events, "--by", "week").returncode == 2
+
+
+def test_history_command_offers_every_grouping():
+    from arrowlog.cli import commands
+    from arrowlog.history.commit_groups import Grouping
+
+    (option,) = (each for each in commands.history.params if each.name == "by")
+    assert tuple(option.type.choices) == get_args(Grouping)
+
+
 def test_history_after_cleanup_names_the_known_versions(tmp_path):
     root = str(tmp_path / "t")
     table = arrowlog.Table.create(
@@ -105,8 +128,8 @@ def test_history_after_cleanup_names_the_known_versions(tmp_path):
     table.append([arrowlog.add_file("last", {"day": None}, size=1)])
     for version in (1, 2, 3):
         os.remove(f"{root}/_transaction_log/{version:020d}.json")
-    done = run("history", root)
-    assert "History begins with version 4" in done.stdout
+    for options in ((), ("--by", "operation")):
+        assert "History begins with version 4" in run("history", root, *options).stdout
     query = "SELECT path, begin_version, begin_known FROM file_lifetimes ORDER BY ALL"
     rows = run("sql", root, query, "--output", "jsonl").stdout.splitlines()
     found = [tuple(json.loads(row).values()) for row in rows]

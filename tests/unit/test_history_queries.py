@@ -60,6 +60,59 @@ def test_commit_info_of_own_commits(tmp_path):
     assert table.sql(query).fetchall()[0] == ("7",)
 
 
+def test_history_by_day_and_operation_adds_up_the_commits(table):
+    found = table.history(by=["day", "operation"])
+    assert found.column_names == [
+        *("day", "operation", "commits", "adds", "removes", "bytes", "bytes_removed", "rows"),
+        *("first_version", "last_version"),
+    ]
+    rows = found.to_pylist()
+    assert [row["last_version"] for row in rows] == sorted(
+        (row["last_version"] for row in rows), reverse=True
+    )
+    assert sum(row["commits"] for row in rows) == 7
+    assert sum(row["adds"] for row in rows) == sum(table.history()["adds"].to_pylist())
+    merge = next(row for row in rows if row["operation"] == "MERGE")
+    assert merge["bytes_removed"] is None  # the remove has no file size
+    assert table.history(by="day").schema.field("day").type == pa.date32()
+    assert table.history(by="hour").schema.field("hour").type == pa.timestamp("ms", "UTC")
+    assert table.history(2, by="day")["commits"].to_pylist() == [2]
+    empty = table.history(0, by=("month", "operation", "month"))
+    assert (empty.num_rows, empty.column_names[:3]) == (0, ["month", "operation", "commits"])
+
+
+@pytest.mark.parametrize("by", ["week", [], ["day", "txn_id"], 3, [["day"]], ""])
+def test_history_by_something_unknown_is_refused(table, by):
+    with pytest.raises(arrowlog.InvalidRequest, match="cannot be grouped by"):
+        table.history(by=by)
+
+
+@pytest.mark.parametrize("commits", [3, 80])  # decoded line by line, and as columns
+@pytest.mark.parametrize("part", ['"path', '"minValues":{', '"operation"'])
+def test_history_by_day_reports_damage_in_any_field(tmp_path, commits, part):
+    testing.write_commit(tmp_path, 0, small_table.OPENING)
+    for version in range(1, commits):
+        add = testing.add(f"f{version}", {"day": None}, minValues={"id": "1"}, size=version)
+        testing.write_commit(tmp_path, version, [testing.commit_info(version), add])
+    assert arrowlog.Table(tmp_path).history(by="day")["adds"].to_pylist()[0] == commits - 1
+    damaged = tmp_path / "_transaction_log" / f"{2:020d}.json"
+    text = damaged.read_text()
+    assert part in text
+    damaged.write_text(text.replace(part, part[:-1], 1))
+    with pytest.raises(arrowlog.LogCorrupt, match=f"{2:020d}"):
+        arrowlog.Table(tmp_path).history(by="day")
+
+
+def test_history_by_day_loads_no_engine(table):
+    program = (
+        "import sys, arrowlog; table = arrowlog.Table(sys.argv[1]);"
+        "assert table.history(by=['day', 'operation']).num_rows;"
+        "found = {'duckdb', 'polars', 'pandas', 'pyarrow.dataset', 'pyarrow.acero'};"
+        "assert not found & set(sys.modules), found & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program, table.uri], check=True)
+
+
 def test_history_limit_reads_only_the_needed_commits(table, monkeypatch):
     read = []
     whole = load_module.stream_actions
@@ -332,6 +385,19 @@ def test_out_of_range_timestamps_are_null(tmp_path):
     table = arrowlog.Table(root)
     query = "SELECT timestamp, modification_time FROM commits JOIN adds USING (version)"
     assert table.sql(f"{query} WHERE version = 2").fetchall() == [(None, None)]
+
+
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 10**30, 1.5, 2.0, 1e30])
+def test_number_that_is_no_int64_in_many_commit_infos_is_null(tmp_path, number):
+    """So many commitInfos with the same value are decoded as columns, in which it is a constant."""
+    root = tmp_path / "t"
+    testing.write_commit(root, 0, small_table.OPENING)
+    for version in range(1, 60):
+        info = testing.commit_info(START + version, readVersion=number)
+        testing.write_commit(root, version, [info])
+    found = arrowlog.Table(root).history()
+    assert found["read_version"].null_count == found.num_rows == 60
+    assert found["operation"].to_pylist()[:-1] == ["WRITE"] * 59
 
 
 def test_diff_reports_files_schema_and_properties(tmp_path):
