@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import from_numpy
+from arrowlog.arrays import empty_table, from_numpy
 from arrowlog.config import resolve
 from arrowlog.decode import LineBuffer, decode_buffer
 from arrowlog.errors import LogCorrupt
@@ -53,7 +53,7 @@ from arrowlog.spark.tasks import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from arrowlog.formats.indextables import Metadata
+    from arrowlog.formats import Metadata
     from arrowlog.spark.tasks import LogRun, ReplayJob
 
 # Rows between tasks. `number` is that of a bucket for keys, and of a part for rows and dead rows.
@@ -310,7 +310,7 @@ def write_dealt_part(rows: pa.Table, plan: CheckpointPlan, job: ReplayJob) -> di
 
 def empty_rows(plan: CheckpointPlan) -> pa.Table:
     """Return stored rows of a part without files."""
-    return pa.schema(list(plan.columns.items())).empty_table()
+    return empty_table(pa.schema(list(plan.columns.items())))
 
 
 def with_plan_columns(piece: pa.Table, plan: CheckpointPlan) -> pa.Table:

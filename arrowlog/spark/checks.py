@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats import LogListing
     from arrowlog.snapshot import CheckpointPart
     from arrowlog.spark.rebuild import DistributedReplay
     from arrowlog.spark.tasks import ReplayJob

@@ -46,6 +46,10 @@ def ship(spark: SparkSession) -> None:
 
     Its dependencies must be installed there: raises `InvalidRequest` naming those that are missing.
     Call it before `register`. Reads and writes by Spark's own reader and writer do not need it.
+
+    Spark deletes what a Spark Connect session has sent when the session ends. Executors that start
+    later fail to fetch it, whichever session they work for: install arrowlog on executors of a
+    server with several sessions.
     """
     require_pyspark()
     archive = _archive()

@@ -18,7 +18,13 @@ from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.predicate import TRUE, emit_spark
 from arrowlog.spark.executors import require_on_workers
 from arrowlog.spark.index import PinnedTable, format_sizes
-from arrowlog.spark.local import check_picklable, is_connect, redact_error, require_pyspark
+from arrowlog.spark.local import (
+    check_picklable,
+    is_connect,
+    redact_error,
+    require_pyspark,
+    sentence_first,
+)
 from arrowlog.spark.native import find_read_obstacle, log_once, read_natively, to_hadoop_uri
 from arrowlog.spark.optimizer import SIZES_KEY, install_optimizer_rule
 from arrowlog.spark.types import cast_batch, to_spark_arrow_schema, to_spark_schema
@@ -117,8 +123,9 @@ def _reader(options: Mapping[str, Any], schema: pa.Schema) -> BatchFunction:
     def arrowlog_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for split in batch.column("split"):
-                for rows in read_split(pickle.loads(split.as_py()), options):  # noqa: S301 -- ours
-                    yield from cast_batch(rows, schema)
+                with sentence_first():
+                    for rows in read_split(pickle.loads(split.as_py()), options):  # noqa: S301 -- ours
+                        yield from cast_batch(rows, schema)
 
     return arrowlog_rows
 

@@ -7,7 +7,8 @@ nothing else:
 
 - In classic sessions, `load` and `save` are `arrowlog.spark.read` and `arrowlog.spark.write`.
 - Tables of the session's catalog are read by `table` and written by `saveAsTable` and `insertInto`.
-  Spark passes no location to a Python data source.
+  Spark passes no location to a Python data source. `replace` and `createOrReplace` are refused:
+  Spark drops the table before it finds out that it cannot write.
 - On Spark Connect and in streams, where the server does the work, the settings of the session and
   the save mode travel as options.
 
@@ -24,7 +25,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import ArrowlogError, InvalidRequest, TableExists
-from arrowlog.spark.local import WHEN_USED
+from arrowlog.spark.catalog import readable_location, refuse_replacement, table_location
+from arrowlog.spark.local import WHEN_USED, to_spark_error
 from arrowlog.spark.options import parse_source_options
 from arrowlog.spark.read import open_table
 from arrowlog.spark.settings import FORMAT_NAMES, session_options
@@ -47,10 +49,12 @@ _LOCK = Lock()
 _CLASSES = {
     ("pyspark.sql.readwriter", "DataFrameReader"): ("load", "table"),
     ("pyspark.sql.readwriter", "DataFrameWriter"): ("save", "saveAsTable", "insertInto"),
+    ("pyspark.sql.readwriter", "DataFrameWriterV2"): ("__init__", "replace", "createOrReplace"),
     ("pyspark.sql.streaming.readwriter", "DataStreamReader"): ("load",),
     ("pyspark.sql.streaming.readwriter", "DataStreamWriter"): ("start",),
     ("pyspark.sql.connect.readwriter", "DataFrameReader"): ("load", "table"),
     ("pyspark.sql.connect.readwriter", "DataFrameWriter"): ("save", "saveAsTable", "insertInto"),
+    ("pyspark.sql.connect.readwriter", "DataFrameWriterV2"): ("replace", "createOrReplace"),
     ("pyspark.sql.connect.streaming.readwriter", "DataStreamReader"): ("load",),
     ("pyspark.sql.connect.streaming.readwriter", "DataStreamWriter"): ("start",),
 }
@@ -63,7 +67,8 @@ def install_hooks() -> None:
             if module not in sys.modules:
                 continue
             owner = getattr(sys.modules[module], name)
-            _replace(owner, "format", _format)
+            if hasattr(owner, "format"):
+                _replace(owner, "format", _format)
             for method in methods:
                 _replace(owner, method, _HOOKS[module.count("streaming") > 0, method])
 
@@ -218,8 +223,8 @@ def _check_overwrite(writer: Any, path: str | None) -> None:
 
 
 def _table(original: Callable[..., Any], self: Any, tableName: str) -> Any:  # noqa: N803 -- Spark's
-    """Read a table of the catalog: ours at its location."""
-    location = _location(_session(self), tableName)
+    """Read a table of the catalog, or one that is named by its path: ours at its location."""
+    location = _location(_session(self), tableName, by_path=True)
     return original(self, tableName) if location is None else self.format(_FORMAT).load(location)
 
 
@@ -244,7 +249,7 @@ def _save_as_table(
     spark = _session(self)
     session = SqlSession(spark)
     if spark.catalog.tableExists(name):
-        location = session.table_location(name)
+        location = table_location(spark, name)
         if location is None:
             original(self, name)  # Spark decides
             return
@@ -286,10 +291,25 @@ def _insert_into(
         raise to_spark_error(error) from None
 
 
-def _location(spark: Any, name: str) -> str | None:
+def _writer_v2(original: Callable[..., Any], self: Any, df: Any, table: str) -> None:
+    """Remember the name of the table as Spark Connect does."""
+    original(self, df, table)
+    self._table_name = table
+
+
+def _replace_table(original: Callable[..., Any], self: Any) -> None:
+    """Refuse to replace a table of ours: Spark would drop it first."""
+    try:
+        refuse_replacement(_location(self._spark, self._table_name))
+    except InvalidRequest as error:
+        raise to_spark_error(error) from None
+    original(self)
+
+
+def _location(spark: Any, name: str, *, by_path: bool = False) -> str | None:
     """Return the location of a table of ours; None for every other table."""
     try:
-        return SqlSession(spark).table_location(name)
+        return (readable_location if by_path else table_location)(spark, name)
     except Exception:  # noqa: BLE001 -- a catalog that answers otherwise: Spark decides
         return None
 
@@ -345,6 +365,9 @@ _HOOKS: dict[tuple[bool, str], Callable[..., Any]] = {
     (False, "table"): _table,
     (False, "saveAsTable"): _save_as_table,
     (False, "insertInto"): _insert_into,
+    (False, "__init__"): _writer_v2,
+    (False, "replace"): _replace_table,
+    (False, "createOrReplace"): _replace_table,
     (True, "load"): _stream,
     (True, "start"): _stream,
 }
@@ -377,25 +400,6 @@ def _with_session_settings(self: Any) -> Any:
 def _java_options(spark: Any, options: Any) -> dict[str, str]:
     converters = spark._jvm.scala.jdk.javaapi.CollectionConverters  # noqa: SLF001 -- as above
     return dict(converters.asJava(options.originalMap()))
-
-
-def to_spark_error(error: ArrowlogError) -> Exception:
-    """Return an error that is both of its own type and Spark's `AnalysisException`.
-
-    Programs that catch either of them keep working. The message is that of `error`.
-    """
-    from pyspark.errors import AnalysisException
-
-    own = type(error)
-    if issubclass(own, AnalysisException):
-        return error
-    members = {"__module__": own.__module__, "getMessage": BaseException.__str__}
-    both: Any = type(own.__name__, (own, AnalysisException), members)
-    result: Exception = both.__new__(both)
-    AnalysisException.__init__(result, str(error))
-    result.args = error.args
-    result.__dict__.update(error.__dict__)
-    return result
 
 
 WHEN_USED.append(install_hooks)

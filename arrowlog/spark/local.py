@@ -102,6 +102,25 @@ def sentence_first() -> Iterator[None]:
         raise
 
 
+def to_spark_error(error: ArrowlogError) -> Exception:
+    """Return an error that is both of its own type and Spark's `AnalysisException`.
+
+    Programs that catch either of them keep working. The message is that of `error`.
+    """
+    from pyspark.errors import AnalysisException
+
+    own = type(error)
+    if issubclass(own, AnalysisException):
+        return error
+    members = {"__module__": own.__module__, "getMessage": BaseException.__str__}
+    both: Any = type(own.__name__, (own, AnalysisException), members)
+    result: Exception = both.__new__(both)
+    AnalysisException.__init__(result, str(error))
+    result.args = error.args
+    result.__dict__.update(error.__dict__)
+    return result
+
+
 def redact_error(error: Exception, options: Mapping[str, Any]) -> str:
     """Return the type and the first line of an error, without the credentials in `options`."""
     reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]

@@ -6,9 +6,13 @@ the optimizer of a classic session:
 
 - A relation below a filter gets the size of the files that the filter leaves.
 - A scan of `format("arrowlog")`, as views and tables of the catalog have, becomes a relation that
-  Spark's own Parquet reader reads. Where that is impossible, it gets the size of its plan.
+  Spark's own Parquet reader reads, and joins prune its partitions at run time. Where that is
+  impossible, it gets the size of its plan.
 
 The rule changes no rows: filters stay where they are. If anything fails, the plan stays as it was.
+
+Commands pass the optimizer before they are executed, however they were written. So the rule also
+refuses to replace a table of the catalog, which Spark would drop first.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ import pickle
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from arrowlog.errors import InvalidRequest
 from arrowlog.spark.bridge import compile_java, jvm_bridge
+from arrowlog.spark.catalog import refuse_replacement, table_location
 from arrowlog.spark.index import PinnedTable, format_sizes
 from arrowlog.spark.local import is_connect
 from arrowlog.spark.native import (
@@ -53,16 +59,23 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.OptionalLong;
 import java.util.function.BiFunction;
+import java.util.function.Function;
+import org.apache.spark.sql.catalyst.analysis.ResolvedIdentifier;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeMap$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
+import org.apache.spark.sql.catalyst.optimizer.PushDownPredicates$;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.ReplaceTable;
+import org.apache.spark.sql.catalyst.plans.logical.ReplaceTableAsSelect;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.trees.TreePattern$;
+import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
@@ -72,6 +85,8 @@ import org.apache.spark.sql.execution.datasources.LogicalRelation$;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
+import org.apache.spark.sql.execution.dynamicpruning.CleanupDynamicPruningFilters$;
+import org.apache.spark.sql.execution.dynamicpruning.PartitionPruning$;
 import org.apache.spark.sql.sources.BaseRelation;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructType;
@@ -80,18 +95,64 @@ import scala.collection.immutable.Seq;
 
 public class ArrowlogSizes extends Rule {
   private final BiFunction python;
+  private final Function refusals;
   private final List names;
 
-  public ArrowlogSizes(BiFunction python, List names) {
+  public ArrowlogSizes(BiFunction python, Function refusals, List names) {
     this.python = python;
+    this.refusals = refusals;
     this.names = names;
   }
 
-  public static Object make(Object python, Object names) {
-    return new ArrowlogSizes((BiFunction) python, (List) names);
+  public static Object make(Object python, Object refusals, Object names) {
+    return new ArrowlogSizes((BiFunction) python, (Function) refusals, (List) names);
   }
 
-  public TreeNode apply(TreeNode plan) { return plan.transformUp(new Replacement(this)); }
+  public TreeNode apply(TreeNode plan) {
+    if (plan instanceof ReplaceTable) {
+      refuse(((ReplaceTable) plan).name());
+    }
+    if (plan instanceof ReplaceTableAsSelect) {
+      refuse(((ReplaceTableAsSelect) plan).name());
+    }
+    Replacement replacement = new Replacement(this);
+    TreeNode result = plan.transformUp(replacement);
+    return replacement.hasNewRelation ? pruneDynamically(result) : result;
+  }
+
+  // Throws an exception if a table must not be replaced.
+  private void refuse(Object name) {
+    if (!(name instanceof ResolvedIdentifier)) {
+      return;
+    }
+    ResolvedIdentifier resolved = (ResolvedIdentifier) name;
+    Identifier table = resolved.identifier();
+    StringBuilder text = new StringBuilder(quoted(resolved.catalog().name()));
+    String[] namespace = table.namespace();
+    for (int i = 0; i < namespace.length; i++) {
+      text.append('.').append(quoted(namespace[i]));
+    }
+    Object refusal = refusals.apply(text.append('.').append(quoted(table.name())).toString());
+    if (refusal != null) {
+      throw new UnsupportedOperationException((String) refusal);
+    }
+  }
+
+  private static String quoted(String name) { return "`" + name.replace("`", "``") + "`"; }
+
+  // Spark has looked for joins that select partitions before the scans became relations.
+  private static TreeNode pruneDynamically(TreeNode plan) {
+    if (plan.containsPattern(TreePattern$.MODULE$.DYNAMIC_PRUNING_SUBQUERY())) {
+      return plan; // looked for again, what Spark has found would be there twice
+    }
+    try {
+      TreeNode result = ((Rule) PartitionPruning$.MODULE$).apply(plan);
+      result = ((Rule) PushDownPredicates$.MODULE$).apply(result);
+      return ((Rule) CleanupDynamicPruningFilters$.MODULE$).apply(result);
+    } catch (Exception error) {
+      return plan;
+    }
+  }
 
   // Returns the node in place of `node`; null to keep it.
   LogicalPlan replaced(Object node) {
@@ -213,6 +274,7 @@ public class ArrowlogSizes extends Rule {
 
   static class Replacement extends scala.runtime.AbstractPartialFunction {
     private final ArrowlogSizes rule;
+    boolean hasNewRelation = false;
 
     Replacement(ArrowlogSizes rule) { this.rule = rule; }
 
@@ -220,6 +282,9 @@ public class ArrowlogSizes extends Rule {
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
       LogicalPlan replaced = rule.replaced(node);
+      if (node instanceof DataSourceV2ScanRelation && replaced instanceof LogicalRelation) {
+        hasNewRelation = true;
+      }
       return replaced == null ? node : replaced;
     }
   }
@@ -383,6 +448,7 @@ def _make_rule(spark: SparkSession) -> Any:
     make = next(method for method in compiled.getMethods() if method.getName() == "make")
     values = jvm.java.util.ArrayList()
     values.add(PythonScans(spark))
+    values.add(ReplacedTables(spark))
     values.add(format_names)
     return make.invoke(None, values.toArray())
 
@@ -403,6 +469,27 @@ def _constructor_text(java_class: Any) -> tuple[str, str, str]:
     ]
     parameters = [f"{kind} {name}" for kind, name in zip(types, names, strict=True)]
     return ", ".join(parameters), ", ".join(names), ", ".join(casts)
+
+
+class ReplacedTables:
+    """Tells the rule which tables must not be replaced. Java calls only `apply`."""
+
+    class Java:
+        """Makes py4j expose instances to Java as this interface."""
+
+        implements = ("java.util.function.Function",)
+
+    def __init__(self, spark: SparkSession) -> None:
+        """`spark` is the session whose optimizer has the rule."""
+        self._spark = spark
+
+    def apply(self, name: str) -> str | None:
+        """Return why a table, named with its catalog, must not be replaced; None if it may."""
+        try:
+            refuse_replacement(table_location(self._spark, name))
+        except InvalidRequest as error:
+            return str(error)
+        return None
 
 
 class PythonScans:

@@ -104,7 +104,9 @@ def parse_source_options(given: Mapping[str, str], session: Mapping[str, object]
     path = options.get("path") or options.get("location")
     if not path:
         raise InvalidRequest(
-            "The path is missing.", next='Pass it to load() or save(), or as the option "path".'
+            "The path is missing.",
+            next='Pass it to load() or save(), or as the option "path". For a table of Spark\'s'
+            " catalog, use SELECT and INSERT in spark.sql after arrowlog.spark.enable(spark).",
         )
     settings = _parse_settings(options)
     session_options: dict[str, object] = {

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.config import resolve
-from arrowlog.errors import ArrowlogWarning, LogCorrupt, TableNotFound
-from arrowlog.formats.indextables import LOG_FOLDER, Protocol, RecentCommits, decompress
+from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt, TableNotFound
+from arrowlog.formats import Protocol, RecentCommits
+from arrowlog.formats.indextables import LOG_FOLDER, decompress
 from arrowlog.snapshot import (
     CheckpointPartReader,
     InMemoryFiles,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from arrowlog.formats.indextables import CommitFile, LogListing
+    from arrowlog.formats import CommitFile, LogListing
     from arrowlog.snapshot import LogSegment
     from arrowlog.storage import Store
 
@@ -150,8 +151,9 @@ class DistributedReplay:
         """List the log, read the manifest of its checkpoint, and cut the log segment into runs.
 
         A few commits are read to estimate the compression ratio. `damaged` are the versions of
-        checkpoints to skip, with the reasons. Raises `LogCorrupt` if `version` cannot be rebuilt,
-        and `NotDistributable` if the log cannot be distributed.
+        checkpoints to skip, with the reasons. Raises `InvalidRequest` if there is no such version,
+        `LogCorrupt` if it cannot be rebuilt, and `NotDistributable` if the log cannot be
+        distributed.
         """
         self.damaged = dict(damaged or {})
         storage = dict(storage_options or {})
@@ -165,9 +167,13 @@ class DistributedReplay:
         if self.segment.gap is not None:
             warnings.warn(f"{self.store.root}: {self.segment.gap}", ArrowlogWarning, stacklevel=4)
         if version is not None and self.segment.version != version:
+            newest = self.segment.version
+            if self.segment.gap is None and version > self.listing.newest:
+                said = f"There is no version {version}; the newest is {newest}."
+                raise InvalidRequest(said, next="", version=version)
             raise LogCorrupt(
-                f"version {version} cannot be rebuilt: {self.segment.gap or 'it does not exist'}.",
-                next=f"The latest version that can be rebuilt is {self.segment.version}.",
+                f"version {version} cannot be rebuilt: {self.segment.gap or 'its commit is gone'}.",
+                next=f"The latest version that can be rebuilt is {newest}.",
                 version=version,
             )
         sizes = {name: stat.size for name, stat in self.store.stats_from(LOG_FOLDER).items()}

@@ -21,17 +21,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrowlog.errors import ArrowlogError, InvalidRequest, TableNotFound
+from arrowlog.spark.catalog import (
+    catalog_has,
+    refuse_replacement,
+    spark_sql,
+    table_location,
+)
 from arrowlog.spark.fit import cast_for_insert
-from arrowlog.spark.local import is_connect
 from arrowlog.spark.read import open_table
 from arrowlog.spark.settings import FORMAT_NAMES, session_options
-from arrowlog.spark.sql_text import SqlText, TableReference
+from arrowlog.spark.sql_text import SqlText, TableReference, quote_name, quote_text
 from arrowlog.spark.types import to_spark_schema
 from arrowlog.spark.versions import frame_from_arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -49,16 +52,22 @@ class SqlSession:
         self._spark = spark
         self._versions: dict[str, int] = {}  # by location: what this statement reads
         self._up_to_date: set[str] = set()  # names of tables of the catalog, in this statement
-        self.spark_sql: Callable[..., DataFrame] = getattr(spark.sql, "arrowlog_wraps", spark.sql)
+        self.spark_sql = spark_sql(spark)
 
     def execute(self, text: str, *args: Any, **kwargs: Any) -> DataFrame:
         """Execute a statement. `args` and `kwargs` are those of `SparkSession.sql`."""
         statement = SqlText(text)
+        replaced = statement.replaced_table()
+        if replaced is not None:
+            refuse_replacement(table_location(self._spark, replaced[0].text))
+            if statement.uses(_NAMES) and not catalog_has(self._spark, replaced[0].text):
+                statement = SqlText(replaced[1])
         history = statement.history()
         if history is not None:
             frame = self._history(*history)
             if frame is not None:
                 return frame
+        statement = self._insert_first(statement)
         insert = statement.insert()
         if insert is not None and insert.target.path is not None:
             return self._insert(insert, *args, **kwargs)
@@ -76,27 +85,18 @@ class SqlSession:
             return self._view(self.execute(query, *args, **kwargs), name, replaces, is_global)
         return self._complete(statement, *args, **kwargs)
 
-    def table_location(self, name: str) -> str | None:
-        """Return the location of a table of the session catalog; None unless its format is ours.
-
-        `name` is SQL text: `events` or ``db.`events` ``.
-        """
-        from pyspark.errors import PySparkException
-
-        try:
-            find = self._shown_entry if is_connect(self._spark) else self._catalog_entry
-            provider, location = find(name)
-        except PySparkException:  # no such table: Spark reports it
-            return None
-        if provider.lower() not in _NAMES:
-            return None
-        # A name without a catalog is one of the current catalog, which may be another.
-        is_current = name.count(".") > 1 or self._spark.catalog.currentCatalog() == "spark_catalog"
-        return location if is_current else None
+    def _insert_first(self, statement: SqlText) -> SqlText:
+        """Return `WITH … INSERT` into a table of ours as the equivalent `INSERT … WITH`."""
+        text = statement.insert_first()
+        if text is None:
+            return statement
+        moved = SqlText(text)
+        insert = moved.insert()
+        return moved if insert is not None and self._locate(insert.target) else statement
 
     def _locate_entry(self, name: str) -> str | None:
         """As `table_location`; the table's columns in the catalog become those of its log."""
-        location = self.table_location(name)
+        location = table_location(self._spark, name)
         if location is not None and name not in self._up_to_date:
             self._up_to_date.add(name)
             self._update_columns(name, location)
@@ -114,9 +114,9 @@ class SqlSession:
             return
         try:
             known = {item.name: _ddl(item.dataType) for item in self._declared_schema(name)}
-            gone = [_quoted(column) for column in known if known[column] != wanted.get(column)]
+            gone = [quote_name(column) for column in known if known[column] != wanted.get(column)]
             new = [
-                f"{_quoted(column)} {kind}"
+                f"{quote_name(column)} {kind}"
                 for column, kind in wanted.items()
                 if known.get(column) != kind
             ]
@@ -128,44 +128,6 @@ class SqlSession:
             reason = str(error).strip().split("\n", 1)[0]
             LOGGER.warning("The catalog keeps old columns of the table %s: %s", name, reason)
 
-    def _shown_entry(self, name: str) -> tuple[str, str]:
-        """Return provider and location of a table as a statement shows them; empty if none."""
-        references = SqlText(f"FROM {name}").references()
-        parts = references[0].parts if references else ()
-        if not parts or len(parts) > 3 or (len(parts) == 3 and parts[0].lower() != "spark_catalog"):
-            return "", ""
-        where = f"IN {_quoted(parts[-2])} " if len(parts) > 1 else ""
-        rows = self.spark_sql(f"SHOW TABLE EXTENDED {where}LIKE {_literal(parts[-1])}").collect()
-        rows = [row for row in rows if row["tableName"].lower() == parts[-1].lower()]
-        if len(rows) != 1 or rows[0]["isTemporary"]:
-            return "", ""
-        lines = rows[0]["information"].split("\n")
-        titles = ("Provider: ", "Location: ")
-        found = [
-            next((line.removeprefix(title) for line in lines if line.startswith(title)), "")
-            for title in titles
-        ]
-        return found[0], found[1]
-
-    def _catalog_entry(self, name: str) -> tuple[str, str]:
-        """As `_shown_entry`, of a classic session: without executing a statement."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-        java: Any = self._spark
-        state, jvm = java._jsparkSession.sessionState(), java._jvm  # noqa: SLF001 -- not public
-        try:
-            identifier = state.sqlParser().parseTableIdentifier(name)
-            catalog = state.catalog()
-            if catalog.isTempView(identifier) or not catalog.tableExists(identifier):
-                return "", ""
-            entry = catalog.getTableMetadata(identifier)
-            if entry.provider().isEmpty():
-                return "", ""
-            location = jvm.org.apache.hadoop.fs.Path(entry.location()).toString()
-        except Py4JJavaError:
-            return "", ""
-        return entry.provider().get(), location
-
     def _complete(self, statement: SqlText, *args: Any, **kwargs: Any) -> DataFrame:
         """Complete the tables of a statement and have Spark execute it."""
         replaced: list[tuple[TableReference, str, bool]] = []
@@ -174,6 +136,8 @@ class SqlSession:
             found = self._replacement(reference, f"arrowlog_table_{len(frames)}")
             if found is not None:
                 text, frame = found
+                if reference.is_query:
+                    text = f"SELECT * FROM {text}"  # noqa: S608 -- a table of the statement
                 replaced.append((reference, text, frame is not None))
                 frames |= {} if frame is None else {f"arrowlog_table_{len(frames)}": frame}
         insert = statement.insert()
@@ -214,7 +178,7 @@ class SqlSession:
     ) -> tuple[str, DataFrame | None] | None:
         """Return the text in place of a table, and the DataFrame that it names; None to keep it."""
         path = reference.path
-        if path is not None and ("/" in path or not self._is_known(reference.text)):
+        if path is not None and ("/" in path or not catalog_has(self._spark, reference.text)):
             reader = self._spark.read.format(FORMAT_NAMES[0])
             for name, value in self._version(reference, path).items():
                 reader = reader.option(name, value)
@@ -239,7 +203,9 @@ class SqlSession:
 
     def _with_options(self, reference: TableReference, options: dict[str, str]) -> str:
         options = {**options, **session_options(self._spark)}
-        listed = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in options.items())
+        listed = ", ".join(
+            f"{quote_text(key)} = {quote_text(value)}" for key, value in options.items()
+        )
         return f"{reference.text} WITH ({listed})"
 
     def _version(self, reference: TableReference, location: str) -> dict[str, str]:
@@ -257,10 +223,6 @@ class SqlSession:
                 return {}
         return {"readVersion": str(self._versions[location])}
 
-    def _is_known(self, name: str) -> bool:
-        """Return whether Spark's catalog has a table of this name."""
-        return bool(self._spark.catalog.tableExists(name))
-
     def _time_travel(self, reference: TableReference) -> dict[str, str]:
         if reference.version is not None:
             return {"readVersion": reference.version.strip("'\"")}
@@ -275,7 +237,7 @@ class SqlSession:
     def _locate(self, target: TableReference | str) -> str | None:
         if isinstance(target, str):
             return target
-        return target.path or self.table_location(target.text)
+        return target.path or table_location(self._spark, target.text)
 
     def _history(self, target: TableReference | str, limit: int | None) -> DataFrame | None:
         """Return the history of a table, latest version first; None if it is not ours."""
@@ -322,23 +284,23 @@ class SqlSession:
     def _view(self, frame: DataFrame, name: str, replaces: bool, is_global: bool) -> DataFrame:  # noqa: FBT001
         """Create a temporary view of a DataFrame, which stays at its version."""
         prefix = "createOrReplace" if replaces else "create"
-        getattr(frame, f"{prefix}{'Global' if is_global else ''}TempView")(_quoted(name))
+        getattr(frame, f"{prefix}{'Global' if is_global else ''}TempView")(quote_name(name))
         return self._nothing()
 
     def declare(self, name: str, columns: StructType, location: str | None) -> str:
         """Create an entry of the catalog without a log; return its location."""
-        place = "" if location is None else f" LOCATION {_literal(location)}"
+        place = "" if location is None else f" LOCATION {quote_text(location)}"
         self.spark_sql(
             f"CREATE TABLE {name} ({_column_list(columns)}) USING {FORMAT_NAMES[0]}{place}"
         )
-        found = self.table_location(name)
+        found = table_location(self._spark, name)
         if found is None:
             raise InvalidRequest(f"Spark's catalog has no location for {name}.")
         return found
 
     def _create(self, create: CreateText, *args: Any, **kwargs: Any) -> DataFrame:
         """Create a table in the catalog, and its log if there is none at the location."""
-        if create.if_not_exists and self._is_known(create.name):
+        if create.if_not_exists and catalog_has(self._spark, create.name):
             return self._nothing()
         rows = None if create.query is None else self.execute(create.query, *args, **kwargs)
         header = create.header
@@ -354,7 +316,7 @@ class SqlSession:
         return self._nothing()
 
     def _create_log(self, create: CreateText, rows: DataFrame | None) -> None:
-        location = self.table_location(create.name)
+        location = table_location(self._spark, create.name)
         if location is None:
             raise InvalidRequest(f"Spark's catalog has no location for {create.name}.")
         if rows is None and create.schema_position is not None:
@@ -416,7 +378,7 @@ def spark_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _column_list(columns: StructType) -> str:
-    return ", ".join(f"{_quoted(item.name)} {_ddl(item.dataType)}" for item in columns)
+    return ", ".join(f"{quote_name(item.name)} {_ddl(item.dataType)}" for item in columns)
 
 
 def _ddl(kind: Any) -> str:
@@ -424,7 +386,7 @@ def _ddl(kind: Any) -> str:
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
-        fields = (f"{_quoted(item.name)}: {_ddl(item.dataType)}" for item in kind)
+        fields = (f"{quote_name(item.name)}: {_ddl(item.dataType)}" for item in kind)
         return f"struct<{', '.join(fields)}>"
     if isinstance(kind, ArrayType):
         return f"array<{_ddl(kind.elementType)}>"
@@ -435,11 +397,3 @@ def _ddl(kind: Any) -> str:
 
 def _escape_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

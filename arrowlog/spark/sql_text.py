@@ -8,7 +8,7 @@ could be read in two ways is left alone, and Spark then reports what it does not
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from arrowlog.predicate import STATEMENT_TOKENS, tokenize, unquote_identifier
@@ -30,6 +30,7 @@ _CLAUSE_WORDS = frozenset(
         "VALUES", "INSERT", "MAP", "REDUCE", "EXTEND", "AGGREGATE", "DROP", "RENAME",
     )
 )  # fmt: skip
+_SET_OPERATORS = ("UNION", "EXCEPT", "MINUS", "INTERSECT")
 _DESCRIBE_WORDS = ("DESCRIBE", "DESC", "EXTENDED", "FORMATTED")
 # Words after ALTER TABLE and a name that change columns.
 _COLUMN_WORDS = ("COLUMN", "COLUMNS")
@@ -50,6 +51,7 @@ _NESTED_COMMENT = re.compile(r"/\*(?:(?!\*/).)*/\*", re.DOTALL)
 class TableReference:
     """A table in a text, from `start` to `stop`, including its time travel clause.
 
+    `is_query` says that the text is the query `TABLE name`, which takes no options in Spark.
     `parts` are the names without quotation marks. `version` is the text of a version, `timestamp`
     the SQL text of an expression.
     """
@@ -60,6 +62,7 @@ class TableReference:
     text: str
     version: str | None = None
     timestamp: str | None = None
+    is_query: bool = False
 
     @property
     def path(self) -> str | None:
@@ -83,6 +86,7 @@ class InsertText:
     columns: tuple[str, ...] | None
     by_name: bool
     query: str
+    query_start: int
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,9 @@ class SqlText:
             word = self.word(position)
             if token.kind in ("word", "quoted") and self._is_table(position, groups):
                 reference, after = self._reference(position)
+                if self.word(position - 1) == "TABLE" and not self.describes_table():
+                    start = self.tokens[position - 1].start
+                    reference = replace(reference, start=start, is_query=True)
                 if self.tokens[after].text != "(":  # else a table function
                     skip_to = after
                     group.in_from = True
@@ -204,7 +211,7 @@ class SqlText:
         if before == "TABLE":
             if self.word(0) in _DESCRIBE_WORDS[:2]:
                 return not self._is_detail(position)
-            return position - 1 == group.start
+            return position - 1 == group.start or self._is_query(position - 1)
         last = 3 if self.word(1) == "TABLE" else 2
         if before in _DESCRIBE_WORDS and group.start == 0 and position <= last:
             return self.word(0) in _DESCRIBE_WORDS[:2] and self.word(position) not in (
@@ -221,6 +228,16 @@ class SqlText:
             return True
         return self.tokens[position - 1].text == "," and group.in_from and position > group.start
 
+    def _is_query(self, position: int) -> bool:
+        """Return whether the word TABLE at a position is a query: of INSERT, or after UNION."""
+        before = position - 1
+        if self.word(before) in ("ALL", "DISTINCT"):
+            before -= 1
+        if self.word(before) in _SET_OPERATORS:
+            return True
+        insert = self.insert()
+        return insert is not None and insert.query_start == self.tokens[position].start
+
     def _is_detail(self, position: int) -> bool:
         """Return whether EXTENDED or FORMATTED is at a position, and not a table of that name."""
         return self.word(position) in _DESCRIBE_WORDS[2:] and self.tokens[position + 1].kind in (
@@ -230,8 +247,11 @@ class SqlText:
 
     def _reference(self, position: int) -> tuple[TableReference, int]:
         """Read the table at a position; return it and the position after it."""
-        start = self.tokens[position].start
-        parts = [unquote_identifier(self.tokens[position])]
+        first = self.tokens[position]
+        start = first.start
+        if first.kind == "end":  # the name is missing, which Spark reports
+            return TableReference(start, start, ("",), ""), position
+        parts = [unquote_identifier(first)]
         last = position
         while self.tokens[last + 1].text == "." and self.tokens[last + 2].kind in (
             "word",
@@ -345,8 +365,37 @@ class SqlText:
         begins = self.word(position) in _QUERY_WORDS or self.tokens[position].text == "("
         if target.travels or not begins:
             return None
-        query = self.text[self.tokens[position].start : self.tokens[-2].stop]
-        return InsertText(target, self.word(1) == "OVERWRITE", columns, by_name, query)
+        start = self.tokens[position].start
+        query = self.text[start : self.tokens[-2].stop]
+        overwrites = self.word(1) == "OVERWRITE"
+        return InsertText(target, overwrites, columns, by_name, query, start)
+
+    def insert_first(self) -> str | None:
+        """Return `WITH … INSERT … query` as `INSERT … WITH … query`; None for another statement.
+
+        Spark gives both the same meaning.
+        """
+        if not self.is_clear or self.word(0) != "WITH":
+            return None
+        depth = 0
+        for place, token in enumerate(self.tokens):
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+            word = self.word(place) if depth == 0 and place else ""
+            if word in _QUERY_WORDS:
+                return None  # the query itself, or FROM … INSERT
+            if word == "INSERT" and self.word(place + 1) in ("INTO", "OVERWRITE"):
+                break
+        else:
+            return None
+        moved = SqlText(self.text[token.start : self.tokens[-2].stop])
+        insert = moved.insert()
+        if insert is None:
+            return None
+        names = self.text[self.tokens[0].start : token.start]
+        query = insert.query
+        if query.upper().startswith("WITH"):  # two WITH in a row are not SQL
+            query = f"({query})"
+        return f"{moved.text[: insert.query_start]}{names}{query}"
 
     def _names(self, start: int, stop: int) -> tuple[str, ...] | None:
         """Return names separated by commas; None if there is anything else."""
@@ -420,13 +469,45 @@ class SqlText:
         query = self.text[self.tokens[position + 4].start : self.tokens[-2].stop]
         return unquote_identifier(name), query, replaces, is_global
 
+    def replaced_table(self) -> tuple[TableReference, str] | None:
+        """Return the table of `[CREATE OR] REPLACE TABLE`, and the text that only creates it."""
+        first = 2 if self.starts_with("CREATE", "OR", "REPLACE", "TABLE") else 0
+        if (self.word(first), self.word(first + 1)) != ("REPLACE", "TABLE"):
+            return None
+        if self.tokens[first + 2].kind not in ("word", "quoted", "text"):
+            return None  # Spark reports that the name is missing
+        name = self._literal_name(first + 2)
+        if name is None and self._is_identifier_clause(first + 2):
+            return None  # only Spark knows the name
+        target, _ = self._reference(first + 2)
+        created = f"CREATE TABLE {self.text[target.start :]}"
+        return replace(target, text=name or target.text), created
+
+    def _is_identifier_clause(self, position: int) -> bool:
+        """Return whether `IDENTIFIER(expression)` is at a position, not a table with columns."""
+        if self.word(position) != "IDENTIFIER" or self.tokens[position + 1].text != "(":
+            return False
+        column, *kind = [token.kind for token in self.tokens[position + 2 : position + 4]]
+        return column not in ("word", "quoted") or kind != ["word"]
+
+    def _literal_name(self, position: int) -> str | None:
+        """Return the name in `IDENTIFIER('name')` at a position; None if there is anything else."""
+        clause = self.tokens[position + 1 : position + 4]
+        if self.word(position) != "IDENTIFIER" or [token.kind for token in clause[1:2]] != ["text"]:
+            return None
+        opening, name, closing = (token.text for token in clause)  # the end is a token as well
+        return name[1:-1] if (opening, closing) == ("(", ")") else None
+
     def create(self, formats: Sequence[str]) -> CreateText | None:
         """Return the parts of `CREATE TABLE … USING` one of our formats; None otherwise."""
         if not self.is_clear or not self.starts_with("CREATE", "TABLE"):
             return None
         words = (self.word(2), self.word(3), self.word(4))
         if_not_exists = words == ("IF", "NOT", "EXISTS")
-        target, position = self._reference(5 if if_not_exists else 2)
+        start = 5 if if_not_exists else 2
+        if self._is_identifier_clause(start):
+            return None  # only Spark knows the name
+        target, position = self._reference(start)
         has_schema = self.tokens[position].text == "("
         schema_position = None if has_schema else target.stop
         depth, provider, query_at = 0, None, None
@@ -462,3 +543,13 @@ class _Group:
     before: str  # the word before the parenthesis
     is_table: bool = False  # whether the parenthesis stands for a table
     in_from: bool = False
+
+
+def quote_name(name: str) -> str:
+    """Return a name as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_text(text: str) -> str:
+    """Return text as a literal of Spark SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.spark.local import is_connect, require_pyspark
+from arrowlog.errors import ArrowlogError
+from arrowlog.spark.catalog import readable_location
+from arrowlog.spark.local import is_connect, require_pyspark, to_spark_error
 from arrowlog.spark.optimizer import install_optimizer_rule
 from arrowlog.spark.settings import FORMAT_NAMES, session_settings
 from arrowlog.spark.sql_tables import SqlSession, to_frame
@@ -44,18 +46,21 @@ def sql(spark: SparkSession, text: str, *args: Any, **kwargs: Any) -> DataFrame:
     session = SqlSession(spark)
     if not isinstance(text, str):
         return session.spark_sql(text, *args, **kwargs)
-    if not args and not kwargs and is_statement(text):
-        rows = sql_statement(text, options=session_settings(spark), spark=spark)
-        return to_frame(spark, rows)
-    if SqlText(text).uses(FORMAT_NAMES):
-        register_source(spark)  # Spark creates the data source by itself: with today's settings
-    return session.execute(text, *args, **kwargs)
+    try:
+        if not args and not kwargs and is_statement(text):
+            rows = sql_statement(text, options=session_settings(spark), spark=spark)
+            return to_frame(spark, rows)
+        if SqlText(text).uses(FORMAT_NAMES):
+            register_source(spark)  # Spark creates the data source by itself: with today's settings
+        return session.execute(text, *args, **kwargs)
+    except ArrowlogError as error:
+        raise to_spark_error(error) from None
 
 
 def enable(spark: SparkSession) -> None:
     """Make `spark.sql` of this session work as `arrowlog.spark.sql`. Idempotent.
 
-    `spark.table` then finds our tables in Spark's catalog, too.
+    `spark.table` then finds our tables, too: those of Spark's catalog, and by path.
     """
     require_pyspark()
     install_optimizer_rule(spark)
@@ -76,7 +81,7 @@ def _extended_sql(spark: SparkSession, spark_sql: Any) -> Any:
 
 def _extended_table(spark: SparkSession, spark_table: Any) -> Any:
     def extended_table(tableName: str) -> DataFrame:  # noqa: N803 -- Spark's
-        location = SqlSession(spark).table_location(tableName)
+        location = readable_location(spark, tableName)
         if location is None:
             frame: DataFrame = spark_table(tableName)
             return frame

@@ -13,13 +13,7 @@ from arrowlog.config import Config, resolve
 from arrowlog.decode import ActionBatch, LineBuffer, decode_buffer
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl
-from arrowlog.formats.indextables import (
-    CommitFile,
-    Metadata,
-    Protocol,
-    RecentCommits,
-    no_recent_commits,
-)
+from arrowlog.formats import CommitFile, Metadata, Protocol, RecentCommits, no_recent_commits
 from arrowlog.snapshot import (
     CheckpointPartReader,
     InMemoryFiles,

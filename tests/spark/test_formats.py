@@ -5,7 +5,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 import arrowlog
-from arrowlog.spark.hooks import to_spark_error
+from arrowlog.spark.local import to_spark_error
 from arrowlog.spark.options import parse_source_options
 from arrowlog.spark.settings import FORMAT_NAMES
 from arrowlog.spark.target import resolve_destination
@@ -184,6 +184,16 @@ def test_worker_error_starts_with_the_message(sessions, root):
     spark = sessions["connect"]
     rows(spark).write.format("arrowlog").save(str(root))
     frame = spark.read.format("arrowlog").load(str(root))
+    for path in arrowlog.Table(root).scan().paths:
+        (root / path).unlink()
+    with pytest.raises(PySparkException, match="the data file is missing") as caught:
+        frame.collect()
+    assert "Traceback" not in str(caught.value)
+
+
+def test_error_of_workers_that_read_a_plan_starts_with_the_message(either, root):
+    rows(either).write.format("arrowlog").save(str(root))
+    frame = arrowlog.spark.read(either, root, native=False)
     for path in arrowlog.Table(root).scan().paths:
         (root / path).unlink()
     with pytest.raises(PySparkException, match="the data file is missing") as caught:

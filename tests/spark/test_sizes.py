@@ -52,7 +52,14 @@ def by_path(spark, table, where=None):
     return arrowlog.spark.sql(spark, f"SELECT * FROM arrowlog.`{table.uri}`{where}")
 
 
-WAYS = [natively, with_where, by_workers, by_format, by_view, by_path]
+def by_catalog(spark, table, where=None):
+    where = "" if where is None else f" WHERE {where}"
+    arrowlog.spark.sql(spark, "DROP TABLE IF EXISTS sizes_of_all")
+    arrowlog.spark.sql(spark, f"CREATE TABLE sizes_of_all USING arrowlog LOCATION '{table.uri}'")
+    return arrowlog.spark.sql(spark, f"SELECT * FROM sizes_of_all{where}")
+
+
+WAYS = [natively, with_where, by_workers, by_format, by_view, by_path, by_catalog]
 
 
 def statistics(frame):
@@ -160,7 +167,7 @@ def scanned_files(frame):
 
 
 @pytest.mark.parametrize("adaptive", ["true", "false"])
-@pytest.mark.parametrize("read", [natively, by_format, by_path])
+@pytest.mark.parametrize("read", [natively, by_format, by_path, by_view, by_catalog])
 def test_join_values_prune_partitions_dynamically(spark, table, read, adaptive):
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
     try:
@@ -170,6 +177,20 @@ def test_join_values_prune_partitions_dynamically(spark, table, read, adaptive):
         assert joined.count() == 2 * ROWS
     finally:
         spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+def test_joins_of_several_catalog_tables_prune_and_are_exact(spark, table, tmp_path):
+    """Both sides are tables of ours; the small one, filtered, selects partitions of the others."""
+    small = arrowlog.Table.create(tmp_path / "small", pa.schema([("part", pa.int64())]))
+    small.write(pa.table({"part": [0, 1, 2, 3]}))
+    few = by_catalog(spark, small).filter("part IN (1, 3)")
+    arrowlog.spark.register(spark)
+    view = by_view(spark, table)
+    joined = view.join(few, F.col("p") == F.col("part"))
+    assert sorted(scanned_files(joined)) == [1, 2]
+    again = joined.join(natively(spark, table).select(F.col("p").alias("q"), "id"), "id")
+    expected = [(n, n // ROWS) for n in range(4 * ROWS) if n // ROWS in (1, 3)]
+    assert sorted((row.id, row.q) for row in again.collect()) == expected
 
 
 def test_subquery_result_prunes_partitions(spark, table):

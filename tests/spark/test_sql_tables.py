@@ -2,6 +2,7 @@
 
 import random
 import re
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -204,6 +205,82 @@ def test_catalog_tables_of_other_formats_are_not_affected(either, sql):
     assert either.read.table("strange").count() == 6
 
 
+@pytest.mark.promise("spark.catalog_table_is_never_dropped_to_be_replaced")
+def test_replacing_a_catalog_table_is_refused_before_spark_drops_it(either, sql):
+    """Spark drops a managed table with its files, and then finds that it cannot write."""
+    rows = either.range(6).selectExpr("id", "id % 3 AS p")
+    sql("CREATE OR REPLACE TABLE events USING arrowlog PARTITIONED BY (p) AS TABLE {r}", r=rows)
+    version = sql("DESCRIBE HISTORY events LIMIT 1")[0].version
+    writer = rows.writeTo("spark_catalog.default.events").using("arrowlog")
+    attempts = [
+        lambda: sql("CREATE OR REPLACE TABLE events USING arrowlog AS SELECT 1 AS id"),
+        lambda: sql("create or replace table default.`events` (id INT) using indextables"),
+        lambda: sql("REPLACE TABLE events USING arrowlog AS SELECT r'' AS id"),
+        writer.createOrReplace,
+        rows.writeTo("events").using("arrowlog").replace,
+    ]
+    for attempt in attempts:
+        with pytest.raises(PySparkException, match="cannot be replaced") as caught:
+            attempt()
+        assert isinstance(caught.value, arrowlog.InvalidRequest)
+    assert sql("SELECT count(*), sum(id) FROM events") == [(6, 15)]
+    assert sql("DESCRIBE HISTORY events LIMIT 1")[0].version == version
+    rows.write.saveAsTable("strange", format="parquet")
+    with pytest.raises(PySparkException):
+        sql("CREATE OR REPLACE TABLE strange USING parquet AS SELECT 1 AS id")
+
+
+@pytest.mark.promise("spark.catalog_table_is_never_dropped_to_be_replaced")
+def test_replacement_that_only_spark_can_recognize_is_refused(spark):
+    """In a classic session, whatever the text is, and whether or not it passes through arrowlog."""
+    arrowlog.spark.register(spark)
+    arrowlog.spark.sql(spark, "DROP TABLE IF EXISTS events")
+    arrowlog.spark.sql(spark, "CREATE TABLE events USING arrowlog AS SELECT id FROM range(6)")
+    replacement = "CREATE OR REPLACE TABLE events USING arrowlog AS SELECT 1 AS id"
+    named = replacement.replace("events", "IDENTIFIER(:t)")
+    try:
+        for execute in (spark.sql, partial(arrowlog.spark.sql, spark)):
+            for attempt in (
+                partial(execute, replacement),
+                partial(execute, "REPLACE TABLE events (id INT) USING arrowlog"),
+                partial(execute, named, args={"t": "default.events"}),
+                partial(execute, f"EXECUTE IMMEDIATE '{replacement}'"),
+                partial(execute, f"/* outer /* inner */ */ {replacement}"),
+            ):
+                with pytest.raises(PySparkException, match=r"^A table cannot be replaced"):
+                    attempt()
+        found = arrowlog.spark.sql(spark, "SELECT count(*), sum(id) FROM events").collect()
+        assert found == [(6, 15)]
+    finally:
+        spark.sql("DROP TABLE events")
+
+
+def test_names_with_a_catalog_and_tables_as_queries(sql, table):
+    sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
+    name = "spark_catalog.default.events"
+    assert sql(f"SELECT count(*), max(events.id) FROM {name}") == [(30, 29)]
+    assert sql("SELECT count(*) FROM `spark_catalog`.`default`.`events` VERSION AS OF 1") == [(10,)]
+    assert sql(f"DESCRIBE HISTORY {name} LIMIT 1")[0].version == 3
+    assert len(sql("TABLE events")) == 30
+    assert len(sql(f"TABLE {name} UNION ALL TABLE arrowlog.`{table.uri}`")) == 60
+    sql(f"INSERT INTO {name} TABLE events")
+    assert ids(table.uri) == sorted([*range(30), *range(30)])
+    sql("INSERT OVERWRITE TABLE events SELECT * FROM events WHERE id < 5 UNION TABLE events")
+    assert ids(table.uri) == list(range(30))
+
+
+def test_errors_of_sql_are_arrowlog_and_spark_errors(sql, table):
+    path = f"arrowlog.`{table.uri}`"
+    for text, match in (
+        (f"SELECT * FROM {path} TIMESTAMP AS OF NULL", "is null"),
+        (f"ALTER TABLE {path} DROP COLUMN p", "cannot be dropped"),
+        ("DESCRIBE HISTORY arrowlog.`/nowhere/at-all`", "There is no table at"),
+    ):
+        with pytest.raises(PySparkException, match=match) as caught:
+            sql(text)
+        assert isinstance(caught.value, arrowlog.errors.ArrowlogError)
+
+
 def test_create_table_as_select(sql, table, tmp_path):
     path, place = f"arrowlog.`{table.uri}`", tmp_path / "copy"
     sql(
@@ -243,6 +320,26 @@ def test_insert_into_a_path(either, sql, table):
     assert len(ids(table.uri)) == 42
     sql(f"INSERT OVERWRITE {path} SELECT id, p FROM {path} WHERE p = 9")
     assert ids(table.uri) == [200, 201]
+
+
+def test_insert_with_a_query_before_it(sql, table):
+    path = f"arrowlog.`{table.uri}`"
+    sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
+    rows = f"WITH few AS (SELECT id + 100 AS id, p FROM {path} WHERE id < 2)"
+    sql(f"{rows} INSERT INTO events SELECT * FROM few")
+    sql(f"{rows} INSERT INTO {path} WITH more AS (SELECT id + 100, p FROM few) SELECT * FROM more")
+    assert ids(table.uri)[-4:] == [100, 101, 200, 201]
+    sql(f"{rows} INSERT OVERWRITE {path} BY NAME SELECT p, id FROM few ORDER BY id")
+    assert ids(table.uri) == [100, 101]
+
+
+def test_read_table_by_path(either, sql, table):
+    path = f"arrowlog.`{table.uri}`"
+    sql("SELECT 1")  # the session is known to arrowlog
+    assert either.read.table(path).count() == len(ids(table.uri))
+    enabled = either.newSession()
+    arrowlog.spark.enable(enabled)
+    assert enabled.table(path.upper()[:8] + path[8:]).count() == len(ids(table.uri))
 
 
 def test_history(sql, table):
@@ -441,6 +538,8 @@ class Grammar:
             text += " ORDER BY a, arrowlog.`/no`"
         if depth and self.rng.random() < 0.2:
             text = f"({text}) -- FROM arrowlog.`/no`\n UNION ALL ({self.query(depth - 1)})"
+        if depth and self.rng.random() < 0.2:
+            text = f"({text}) {self.choose('UNION', 'EXCEPT ALL', 'INTERSECT')} TABLE {self.path()}"
         return text
 
 

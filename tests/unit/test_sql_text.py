@@ -138,6 +138,30 @@ def test_insert_statements():
         assert parts(text) is None
 
 
+def test_insert_after_with_is_the_same_as_before_it():
+    def moved(text):
+        return SqlText(text).insert_first()
+
+    with_names = "WITH RECURSIVE x (a) AS (SELECT 1), y AS (INSERT) "
+    text = f"{with_names}INSERT INTO t (a) SELECT * FROM x -- y"
+    assert moved(text) == f"INSERT INTO t (a) {with_names}SELECT * FROM x"
+    text = "with x as (select 1) insert overwrite table a.`b` with z as (select 2) table z;"
+    assert moved(text) == (
+        "insert overwrite table a.`b` with x as (select 1) (with z as (select 2) table z)"
+    )
+    for text in (
+        "INSERT INTO t WITH x AS (SELECT 1) SELECT * FROM x",
+        "WITH x AS (SELECT 1) SELECT * FROM x",
+        "WITH x AS (SELECT 1) FROM x INSERT INTO t SELECT *",
+        "WITH x AS (SELECT 1) FROM (TABLE x) INSERT INTO t SELECT *",
+        "WITH insert AS (SELECT 1) SELECT * FROM insert",
+        "WITH x AS (SELECT 1) INSERT INTO t PARTITION (p = 1) TABLE x",
+        "WITH x AS (SELECT 1) INSERT",
+        "WITH",
+    ):
+        assert moved(text) is None
+
+
 def test_create_statements():
     formats = ("arrowlog", "io.x.y")
 
@@ -249,3 +273,47 @@ def test_create_statement_for_the_catalog_omits_partition_columns():
     assert created.header == "CREATE TABLE t USING arrowlog  LOCATION '/x' "
     assert created.partition_columns == ("a", "b c")
     assert created.header[: created.schema_position] == "CREATE TABLE t"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("CREATE OR REPLACE TABLE a.`b c` USING arrowlog", "a.`b c`"),
+        ("replace table t AS SELECT 1", "t"),
+        ('REPLACE TABLE "t" AS SELECT 1', '"t"'),
+        ("REPLACE TABLE identifier('a.t') AS SELECT 1", "a.t"),
+        ('CREATE OR REPLACE TABLE IDENTIFIER ( "t" ) USING arrowlog', "t"),
+        ("REPLACE TABLE identifier AS SELECT 1", "identifier"),
+        ("REPLACE TABLE IDENTIFIER (id INT) USING arrowlog", "IDENTIFIER"),
+    ],
+)
+def test_table_that_is_replaced(text, name):
+    target, created = SqlText(text).replaced_table()
+    assert target.text == name
+    assert created == f"CREATE TABLE {text[text.upper().index('TABLE') + 6 :]}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["REPLACE TABLE", "CREATE OR REPLACE TABLE;", "REPLACE TABLE (", "REPLACE TABLE IDENTIFIER("],
+)
+def test_replacement_without_a_name_is_left_to_spark(text):
+    assert SqlText(text).replaced_table() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["CREATE TABLE", "CREATE TABLE IF NOT EXISTS;", "CREATE TABLE a (x INT) USING", "ALTER TABLE;"],
+)
+def test_statement_that_ends_before_a_name_is_left_to_spark(text):
+    statement = SqlText(text)
+    assert statement.create(["arrowlog"]) is None
+    assert statement.alter() is None
+
+
+@pytest.mark.parametrize("name", ["IDENTIFIER(:t)", "identifier('a' || :t)", "IDENTIFIER(t)"])
+def test_table_named_by_an_expression_is_left_to_spark(name):
+    assert SqlText(f"CREATE OR REPLACE TABLE {name} USING arrowlog").replaced_table() is None
+    assert SqlText(f"CREATE TABLE {name} USING arrowlog").create(["arrowlog"]) is None
+    created = SqlText("CREATE TABLE identifier (t INT) USING arrowlog").create(["arrowlog"])
+    assert created.name == "identifier"
