@@ -1,1 +1,1 @@
-"""Side by side with peers, on the same logical tables: `python -m benchmarks`."""
+"""Benchmarks of arrowlog next to its peers, on the same logical tables: `python -m benchmarks`."""

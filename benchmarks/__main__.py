@@ -1,12 +1,12 @@
-"""Measure arrowlog beside its peers, on the same tables, in fresh processes, in turn.
+"""Measure arrowlog and its peers on the same tables, in fresh processes that alternate.
 
-  python -m benchmarks                      every case (half an hour, the first time more)
-  python -m benchmarks --quick              every kind of case, small (two minutes)
-  python -m benchmarks --only open,plan     some of them
+  python -m benchmarks                      all cases: half an hour, longer the first time
+  python -m benchmarks --quick              every kind of case on small tables: two minutes
+  python -m benchmarks --only open,plan     some cases
   python -m benchmarks --only open --against benchmarks/out/results.json
-                                            and what changed since an earlier run
+                                            with the changes since an earlier run
 
-The cases:
+Cases:
 """
 
 import argparse
@@ -17,196 +17,206 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import beyond, cases, checkpoints, commits, manifests, reach, spark, splits
+from benchmarks import beyond, cases, checkpoints, commits, goals, manifests, spark, splits
 from benchmarks.cases import Setting
 from benchmarks.chart import chart
-from benchmarks.figures import OURS, Figure, changes, from_json, rows_of, to_json
+from benchmarks.figures import ARROWLOG, Figure, changes, from_json, rows_of, to_json
 from benchmarks.fresh import Failed, progress
-from benchmarks.headline import markdown, put
-from benchmarks.machine import machine, told, versions
+from benchmarks.headline import markdown, replace_block
+from benchmarks.machine import describe, machine, versions
 from benchmarks.report import Printer, notes
 
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "out")
-FOOT = "Medians of the runs; without a least or most there was one run. MB is the highest peak."
+FOOTER = "Medians of all runs; where least or most is empty, there was one run. MB is peak memory."
 TITLES = {**cases.TITLES, **checkpoints.TITLES, **commits.TITLES}
 DELTA, LOGS = ("deltalake",), ("deltalake", "pyiceberg")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something that measures: yields rows of figures, beside the peers it names."""
+    """A group of cases that is measured: yields rows, which are compared with `peers`."""
 
     run: Callable[[Setting], Iterator[list[Figure]]]
-    words: str
+    description: str
     peers: tuple[str, ...] = LOGS
 
 
-def plain(run):
-    """A job of a module that has `run(folder, rounds, quick) -> list[Figure]`.
+def from_list(run):
+    """The function of a job, made from `run(folder, rounds, quick) -> list[Figure]`.
 
-    One line in `JOBS` is enough: `"name": Job(plain(module.run), "what it is", ("spark",))`.
+    A module takes part with one line in `JOBS`:
+    `"name": Job(from_list(module.run), "description", ("spark",))`.
     """
     return lambda setting: rows_of(run(setting.folder, setting.rounds, setting.quick))
 
 
-def at_length(run):
-    """A job that has nothing to say when all is to be quick."""
-    return lambda setting: iter(()) if setting.quick else plain(run)(setting)
+def unless_quick(run):
+    """As `from_list`, for a job that is left out of `--quick`."""
+    return lambda setting: iter(()) if setting.quick else from_list(run)(setting)
 
 
 JOBS = {
-    "open": Job(cases.opening, "a log from nothing to all live files as Arrow, typed"),
-    "cached": Job(cases.cached, "the same where an earlier process left a local copy", ()),
-    "plan": Job(cases.planning, "which files may match: cold, and of an open table"),
-    "delta": Job(cases.delta_tables, "Delta tables, the same one by us and by deltalake", DELTA),
-    "refresh": Job(cases.refreshing, "an open table after one more commit, and after none"),
-    "travel": Job(cases.travelling, "the state in the middle of the history"),
-    "history": Job(cases.history, "SQL: files and bytes by day and operation"),
-    "diff": Job(cases.diff, "what is different between two versions"),
-    "checkpoint": Job(cases.checkpoint, "make one of a table that is open", DELTA),
-    "replay": Job(checkpoints.run, "what checkpoints and codecs are worth", ()),
-    "wire": Job(
-        checkpoints.wire, "open over S3 with a delay, with and without a checkpoint", DELTA
-    ),
-    "commit": Job(commits.run, "1, 4 and 16 processes on one table: disk with fsync, S3", DELTA),
-    "import": Job(cases.importing, "until a package is imported"),
-    "growth": Job(cases.growth, "cost by commits, files, columns, predicates, with its slope"),
-    "spark": Job(spark.run, "Spark with arrowlog beside Spark without", ("spark",)),
-    "splits": Job(plain(splits.run), "rows of splits and searches in them", ()),
+    "open": Job(cases.opening, "open a table: from its log to all live files as typed Arrow"),
+    "cached": Job(cases.cached, "open and plan with a local copy left by an earlier process", ()),
+    "plan": Job(cases.planning, "files that may match a predicate: cold, and of an open table"),
+    "delta": Job(cases.delta_tables, "the same Delta table, read by arrowlog and deltalake", DELTA),
+    "refresh": Job(cases.refreshing, "refresh an open table: after one more commit, after none"),
+    "travel": Job(cases.travelling, "open the version in the middle of the history"),
+    "history": Job(cases.history, "files and bytes by day and operation, also in SQL"),
+    "diff": Job(cases.diff, "files added and removed between two versions"),
+    "checkpoint": Job(cases.checkpoint, "write a checkpoint of an open table", DELTA),
+    "replay": Job(checkpoints.run, "open by replay and from a checkpoint; codecs", ()),
+    "wire": Job(checkpoints.wire, "open over S3 with latency, with and without checkpoint", DELTA),
+    "commit": Job(commits.run, "commits by 1, 4 and 16 processes: disk with fsync, S3", DELTA),
+    "import": Job(cases.importing, "import the package"),
+    "growth": Job(cases.growth, "cost by number of commits, files, columns and predicates"),
+    "spark": Job(spark.run, "Spark with and without arrowlog", ("spark",)),
+    "splits": Job(from_list(splits.run), "rows of splits, and searches in them", ()),
     "avro": Job(
-        plain(manifests.run), "tables whose state is in Avro, beside fastavro", ("fastavro",)
+        from_list(manifests.run), "tables with an Avro state; the peer is fastavro", ("fastavro",)
     ),
-    "beyond": Job(at_length(beyond.run), "a log larger than its driver's memory; not quick", ()),
+    "beyond": Job(
+        unless_quick(beyond.run), "a log larger than the driver's memory; not with --quick", ()
+    ),
 }
 
 
-def arguments(given=None):
-    listed = "\n".join(f"  {name:<12}{job.words}" for name, job in JOBS.items())
+def parse_arguments(given=None):
+    """The arguments, with the stored results that `--against` and `--again` name already read."""
+    job_list = "\n".join(f"  {name:<12}{job.description}" for name, job in JOBS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"{__doc__}{listed}",
-        epilog="Times are milliseconds. The answers of all must agree, or the run stops. The files "
-        "are in the system's cache.\nTables are kept in the folder and used again; delete it to "
-        "have them built anew.",
+        description=f"{__doc__}{job_list}",
+        epilog="Times are in milliseconds. The run stops if the engines' answers differ. Files are "
+        "in the page cache.\nTables are kept in the folder and used again; delete it to "
+        "rebuild them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="small tables, few rounds")
     add("--large", action="store_true", help="also 10,000,000 files (15 GB of memory to build)")
-    add("--only", default=",".join(JOBS), help="cases, by comma", metavar="CASES")
-    add("--rounds", type=int, help="rounds of each case (5, quick 2)")
+    add("--only", default=",".join(JOBS), help="cases, separated by commas", metavar="CASES")
+    add("--rounds", type=int, help="rounds of each case (5; with --quick 2)")
     add("--folder", default=OUT, help="where tables are built (%(default)s)")
-    add("--json", help="the figures, with every run (FOLDER/results.json)", metavar="FILE")
-    add("--chart", help="the picture (FOLDER/benchmark.svg)", metavar="FILE")
+    add("--json", help="where to write all runs (FOLDER/results.json)", metavar="FILE")
+    add("--chart", help="where to write the chart (FOLDER/benchmark.svg)", metavar="FILE")
     add("--against", help="an earlier results.json to compare with", metavar="FILE")
-    add("--again", help="measure nothing, show an earlier results.json", metavar="FILE")
+    add("--again", help="do not measure, show an earlier results.json", metavar="FILE")
     add(
         "--readme",
-        help="put the tables into this page, between its marks (docs/benchmarks.md)",
+        help="write the tables into this page, between its markers (docs/benchmarks.md)",
         metavar="FILE",
     )
-    add("--check", action="store_true", help="exit with 1 if an asked figure is not reached")
-    chosen = parser.parse_args(given)
-    chosen.only = [name.strip() for name in chosen.only.split(",") if name.strip()]
-    unknown = [name for name in chosen.only if name not in JOBS]
-    if unknown or not chosen.only:
-        parser.error(f"--only {', '.join(unknown) or 'nothing'}: there are {', '.join(JOBS)}")
-    if chosen.rounds is not None and chosen.rounds < 1:
-        parser.error(f"--rounds {chosen.rounds}: at least 1")
-    chosen.json = chosen.json or os.path.join(chosen.folder, "results.json")
-    chosen.chart = chosen.chart or os.path.join(chosen.folder, "benchmark.svg")
-    chosen.earlier = chosen.before = None
+    add("--check", action="store_true", help="exit with 1 if a goal is not reached")
+    arguments = parser.parse_args(given)
+    arguments.only = [name.strip() for name in arguments.only.split(",") if name.strip()]
+    unknown = [name for name in arguments.only if name not in JOBS]
+    if unknown or not arguments.only:
+        parser.error(f"--only {', '.join(unknown) or 'nothing'}: cases are {', '.join(JOBS)}")
+    if arguments.rounds is not None and arguments.rounds < 1:
+        parser.error(f"--rounds {arguments.rounds}: at least 1")
+    arguments.json = arguments.json or os.path.join(arguments.folder, "results.json")
+    arguments.chart = arguments.chart or os.path.join(arguments.folder, "benchmark.svg")
+    arguments.earlier = arguments.stored = None
     try:
-        for name, place in (("against", "earlier"), ("again", "before")):
-            path = getattr(chosen, name)
+        for option, attribute in (("against", "earlier"), ("again", "stored")):
+            path = getattr(arguments, option)
             if path:
-                with open(path) as text:
-                    setattr(chosen, place, told_before(text.read()))
+                with open(path) as file:
+                    setattr(arguments, attribute, parse_results(file.read()))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        parser.error(f"--{name} {path}: not the results of an earlier run: {error}")
+        parser.error(f"--{option} {path}: not the results of an earlier run: {error}")
     try:
-        if chosen.readme:  # now, not after half an hour
-            with open(chosen.readme) as text:
-                put(text.read(), "")
+        if arguments.readme:  # a page without markers is reported before half an hour of measuring
+            with open(arguments.readme) as file:
+                replace_block(file.read(), "")
     except (OSError, ValueError) as error:
-        parser.error(f"--readme {chosen.readme}: {error}")
-    return chosen
+        parser.error(f"--readme {arguments.readme}: {error}")
+    return arguments
 
 
-def told_before(text):
-    """The figures of an earlier run, and what it was about."""
+def parse_results(text):
+    """The figures in a results.json, and the whole document, which describes the run."""
     return from_json(text), json.loads(text)
 
 
-def measured(chosen, setting):
-    """Do the jobs: rows, and the peers they are beside."""
+def measured_rows(arguments, setting):
+    """Run the jobs: yields each row with the peers that have a column in its table."""
     missing = {*LOGS} - {*setting.peers}
     for name, job in JOBS.items():
-        if name in chosen.only:
-            peers = tuple(who for who in job.peers if who not in missing)
+        if name in arguments.only:
+            peers = tuple(peer for peer in job.peers if peer not in missing)
             for row in job.run(setting):
                 yield row, peers
 
 
-def remembered(figures):
-    """The same of an earlier run."""
+def stored_rows(figures):
+    """As `measured_rows`, from the figures of an earlier run."""
     for row in rows_of(figures):
-        seen = {figure.who for figure in figures if figure.case == row[0].case}
-        yield row, tuple(who for who in (*LOGS, *sorted(seen - {*LOGS, OURS})) if who in seen)
+        engines = {figure.engine for figure in figures if figure.case == row[0].case}
+        order = (*LOGS, *sorted(engines - {*LOGS, ARROWLOG}))
+        yield row, tuple(engine for engine in order if engine in engines)
 
 
-def show(rows, earlier, out, figures):
-    """Print rows as they come, adding to `figures`; then what was asked of them."""
+def print_results(rows, earlier, out, figures):
+    """Print rows as they are measured, then notes and goals; returns the goals' results.
+
+    Appends to `figures`, so that the caller has them if a measurement fails.
+    """
     printer = Printer(TITLES, earlier, out)
     for row, peers in rows:
         figures += row
         since = changes(row, earlier or [])
         printer.row(row, peers, next(iter(since.values()), None))
     printer.end()
-    out(f"\n{FOOT}\n{notes(figures)}".rstrip())
-    reached = reach.outcomes(figures)
-    if reached:
-        out(f"\n{reach.table(reached)}")
-    return reached
+    out(f"\n{FOOTER}\n{notes(figures)}".rstrip())
+    results = goals.evaluate(figures)
+    if results:
+        out(f"\n{goals.table(results)}")
+    return results
 
 
 def write(path, text):
+    """Write a file, in a new folder if necessary."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path, "w") as out:
         out.write(text)
 
 
-def command(chosen):
-    """What one has to type to have the same measured."""
+def command_line(arguments):
+    """The command that repeats the measurement."""
     words = ["python3 dev.py bench"]
-    words += [f"--{name}" for name in ("quick", "large") if getattr(chosen, name)]
-    words += [f"--rounds {chosen.rounds}"] if chosen.rounds else []
-    words += [f"--only {','.join(chosen.only)}"] if chosen.only != list(JOBS) else []
+    words += [f"--{name}" for name in ("quick", "large") if getattr(arguments, name)]
+    words += [f"--rounds {arguments.rounds}"] if arguments.rounds else []
+    words += [f"--only {','.join(arguments.only)}"] if arguments.only != list(JOBS) else []
     return " ".join(words)
 
 
-def draw(chosen, figures, run, about, printed):
-    """The picture, and the block of the page."""
-    write(chosen.chart, chart(figures, TITLES, about))
-    if chosen.readme:
-        with open(chosen.readme) as text:
-            whole = put(text.read(), markdown(figures, TITLES, run["command"], about, printed))
-        write(chosen.readme, whole)
+def write_chart_and_page(arguments, figures, run, about, printed):
+    """Write the chart and, with `--readme`, the block of the page."""
+    write(arguments.chart, chart(figures, TITLES, about))
+    if arguments.readme:
+        with open(arguments.readme) as file:
+            page = file.read()
+        block = markdown(figures, TITLES, run["command"], about, printed)
+        write(arguments.readme, replace_block(page, block))
 
 
 def main(given=None):
-    chosen = arguments(given)
+    """Measure, or show stored results; returns the exit code."""
+    arguments = parse_arguments(given)
     started = time.monotonic()
-    os.makedirs(chosen.folder, exist_ok=True)
-    rounds = chosen.rounds or (2 if chosen.quick else 5)
-    run = {"command": command(chosen), "rounds": rounds}
-    run |= {"machine": machine(chosen.folder), "versions": versions()}
-    setting = Setting(chosen.folder, rounds, chosen.quick, chosen.large, cases.installed())
-    rows, figures, lines = measured(chosen, setting), [], []
-    if chosen.before:
-        before, run = chosen.before
-        rows = remembered(before)
-    about = told(run["machine"], run["versions"])
+    os.makedirs(arguments.folder, exist_ok=True)
+    rounds = arguments.rounds or (2 if arguments.quick else 5)
+    run = {"command": command_line(arguments), "rounds": rounds}
+    run |= {"machine": machine(arguments.folder), "versions": versions()}
+    peers = cases.installed()
+    setting = Setting(arguments.folder, rounds, arguments.quick, arguments.large, peers)
+    rows, figures, lines = measured_rows(arguments, setting), [], []
+    if arguments.stored:
+        stored, run = arguments.stored
+        rows = stored_rows(stored)
+    about = describe(run["machine"], run["versions"])
     print(about, flush=True)
 
     def out(text):
@@ -214,22 +224,22 @@ def main(given=None):
         print(text, flush=True)
 
     try:
-        reached = show(rows, chosen.earlier and chosen.earlier[0], out, figures)
+        results = print_results(rows, arguments.earlier and arguments.earlier[0], out, figures)
     except (Failed, KeyboardInterrupt) as error:
         progress("")
-        print(f"\n{str(error) or 'Stopped.'}", file=sys.stderr)
+        print(f"\n{str(error) or 'Interrupted.'}", file=sys.stderr)
         if figures:
-            write(chosen.json, to_json(figures, **run, stopped=str(error) or "by hand"))
-            print(f"What was measured until then: {chosen.json}", file=sys.stderr)
+            write(arguments.json, to_json(figures, **run, stopped=str(error) or "interrupted"))
+            print(f"Results so far: {arguments.json}", file=sys.stderr)
         return 1
-    if not chosen.before:
+    if not arguments.stored:
         run["seconds"] = round(time.monotonic() - started)
-        run["reach"] = [{"asked": r.asked.words, "reached": r.reached} for r in reached]
-        write(chosen.json, to_json(figures, **run))
-        print(f"\n{run['seconds']} s. Every run: {chosen.json}")
-    draw(chosen, figures, run, about, "\n".join(lines))
-    print(f"The chart: {chosen.chart}")
-    return 1 if chosen.check and not all(one.reached for one in reached) else 0
+        run["goals"] = [{"goal": one.goal.label, "reached": one.reached} for one in results]
+        write(arguments.json, to_json(figures, **run))
+        print(f"\n{run['seconds']} s. All runs: {arguments.json}")
+    write_chart_and_page(arguments, figures, run, about, "\n".join(lines))
+    print(f"Chart: {arguments.chart}")
+    return 1 if arguments.check and not all(one.reached for one in results) else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A log that is too large for its driver: in process, and on Spark, under the same cap.
+"""A log that is larger than its driver's memory: in process and on Spark, under the same cap.
 
 python -m benchmarks.beyond --files 4000000 --cap 800
 
-The driver is a Python process that may have so many megabytes and no more. Java and its workers are
-started before the cap is set and are outside of it, as on a cluster, where they are elsewhere.
+The driver is a Python process whose memory is limited to CAP megabytes. Java and the workers are
+started before the cap is set and are not limited, since on a cluster they run elsewhere.
 """
 
 import argparse
@@ -18,8 +18,10 @@ import pyarrow as pa
 
 from benchmarks import capped
 
-ADDS = 20_000  # of a commit
-REMOVED, BACK = 10, 20  # each so-manieth file of a commit is removed by the next, or comes back
+ADDS = 20_000  # per commit
+# Every 10th file of a commit is removed by the next commit; every 20th is added again by the one
+# after that.
+REMOVED, BACK = 10, 20
 _START = 1_700_000_000_000
 _KINDS = {"date": "date", "id": "long", "ts": "timestamp", "value": "double", "name": "string"}
 _FIELDS = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in _KINDS.items()]
@@ -39,11 +41,11 @@ OPENING = (
 
 
 def build(folder, files, adds=ADDS):
-    """Commits that add, remove and add again, without a checkpoint, unless they are there."""
+    """Build a log of commits that add, remove and add again, without a checkpoint."""
     root = place(folder, files, adds)
     log = os.path.join(root, "_transaction_log")
     if os.path.exists(os.path.join(root, "ready")):
-        forget(root)
+        delete_checkpoints(root)
         return root
     shutil.rmtree(root, ignore_errors=True)
     os.makedirs(log)
@@ -64,19 +66,19 @@ def build(folder, files, adds=ADDS):
 
 
 def place(folder, files, adds=ADDS):
-    """Where `build` makes its table."""
+    """The folder of the table that `build` makes."""
     return os.path.join(folder, f"beyond-{files}x{adds}")
 
 
 def live(files, adds=ADDS):
-    """How many files the log of `build` leaves."""
+    """The number of live files of that table."""
     sizes = [min(adds, files - first) for first in range(0, files, adds)]
     gone = sum(-(-size // REMOVED) for size in sizes[:-1])
     return files - gone + sum(-(-size // BACK) for size in sizes[:-2])
 
 
-def forget(root):
-    """Take away what an earlier run has made: checkpoints and their pointer."""
+def delete_checkpoints(root):
+    """Delete the checkpoints of an earlier run, and their pointer."""
     log = os.path.join(root, "_transaction_log")
     shutil.rmtree(os.path.join(log, "_checkpoints"), ignore_errors=True)
     for name in os.listdir(log):
@@ -85,7 +87,7 @@ def forget(root):
 
 
 def numbered(first, stop):
-    """Files by number, with what is in their paths."""
+    """A frame of the files `first` to `stop`: number, id, day and path."""
     number = pl.int_range(first, stop, eager=True).alias("n")
     day = (pl.datetime(2024, 1, 1) + pl.duration(days=pl.col("n") // 977 % 365)).dt.date()
     frame = pl.DataFrame({"n": number, "id": hexes(first, stop - first)})
@@ -95,7 +97,7 @@ def numbered(first, stop):
 
 
 def hexes(seed, count):
-    """So many texts of 32 hex digits."""
+    """Random strings of 32 hexadecimal digits."""
     digits = np.random.default_rng(seed).bytes(16 * count).hex().encode()
     offsets = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digits)]
@@ -117,7 +119,7 @@ _INFO = (
 
 
 def text(version, new, gone, back):
-    """A commit as it is on disk."""
+    """The content of a commit file."""
     lines = [_INFO % (_START + version * 1000, version)]
     if gone is not None:
         moment = pl.lit(_START + version * 1000)
@@ -129,6 +131,7 @@ def text(version, new, gone, back):
 
 
 def _adds(frame, more):
+    """The lines of adds; `more` is added to the sizes."""
     n, day = pl.col("n"), pl.col("day")
     second = (n % 60).cast(pl.String).str.zfill(2)
     six = (n * 7919 % 1_000_000).cast(pl.String).str.zfill(6)
@@ -139,16 +142,16 @@ def _adds(frame, more):
     return _filled(frame, _ADD, *head, *low, *high, n % 200 + 900)
 
 
-def _filled(frame, form, *values):
-    """The form filled in for every row; a brace in it that stays is none of a pair `{}`."""
-    pieces = form.split("{}")
+def _filled(frame, template, *values):
+    """The template for every row, with each `{}` replaced by a value; other braces stay."""
+    pieces = template.split("{}")
     parts = [pl.lit(pieces[0])]
     for value, piece in zip(values, pieces[1:], strict=True):
         parts += [value.cast(pl.String), pl.lit(piece)]
     return frame.select(pl.concat_str(parts)).to_series().to_list()
 
 
-# What the capped process does: `python -m benchmarks.beyond --way WAY --root ROOT`.
+# Jobs of the capped process: `python -m benchmarks.beyond --way WAY --root ROOT`.
 
 
 WHERE = "date = '2024-03-05' AND id BETWEEN 1000000 AND 400000000"
@@ -167,7 +170,7 @@ def _process_checkpoint(root):
 
 
 def _process_plan(root):
-    import pyarrow.parquet  # noqa: F401 -- imports are outside the cap, on every way
+    import pyarrow.parquet  # noqa: F401 -- the import happens before the cap is set
 
     import arrowlog.table
 
@@ -185,7 +188,7 @@ def _cluster_checkpoint(root):
     spark = arrowlog.spark.session(
         "beyond", **{"spark.master": "local[2]", "spark.driver.memory": "3g"}
     )
-    spark.range(1).mapInArrow(lambda batches: batches, "id long").count()  # workers are there
+    spark.range(1).mapInArrow(lambda batches: batches, "id long").count()  # starts the workers
     return lambda: arrowlog.spark.checkpoint(spark, root).num_files
 
 
@@ -198,28 +201,28 @@ WAYS = {
 
 
 def drive(way, root):
-    """One way in this process, once the cap is set."""
+    """Run one way in this process, after the parent has set the cap. Prints the outcome as JSON."""
     job = WAYS[way](root)
     print("ready", flush=True)
     sys.stdin.readline()
     try:
         answer = job()
-    except Exception as error:  # noqa: BLE001 -- what a user would see
+    except Exception as error:  # noqa: BLE001 -- any error is an outcome
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
         return
     print(json.dumps({"answer": answer}))
 
 
 def measured(way, root, cap=None):
-    """What came of a way, and what it took."""
+    """Run one way in a capped process: the result of `capped.run`, with "answer" or "error"."""
     arguments = ["-m", "benchmarks.beyond", "--way", way, "--root", root]
-    found = capped.run(arguments, cap)
-    said = json.loads(found["said"]) if found["said"].startswith("{") else {}
-    return found | {"way": way, "error": None, "answer": None} | said
+    result = capped.run(arguments, cap)
+    outcome = json.loads(result["output"]) if result["output"].startswith("{") else {}
+    return result | {"way": way, "error": None, "answer": None} | outcome
 
 
 def same_state(root):
-    """Whether the checkpoint says what the commits say, row for row, in this process."""
+    """Whether the checkpoint has the same files as the commits, row for row."""
     import arrowlog.table
 
     bare = f"{root}-bare"
@@ -242,62 +245,66 @@ def same_state(root):
         shutil.rmtree(bare)
 
 
-def _show(found):
-    outcome = found["error"] or found["outcome"]
-    if found["answer"] is not None:
-        outcome = f"{found['answer']:,} files"
+def _print(result):
+    outcome = result["error"] or result["outcome"]
+    if result["answer"] is not None:
+        outcome = f"{result['answer']:,} files"
     print(
-        f"{found['way']:<26}{found['seconds']:>9.1f}{found['driver']:>9.0f}{found['java']:>8.0f}"
-        f"{found['workers']:>9.0f}  {outcome[:60]}",
+        f"{result['way']:<26}{result['seconds']:>9.1f}{result['driver']:>9.0f}{result['java']:>8.0f}"
+        f"{result['workers']:>9.0f}  {outcome[:60]}",
         flush=True,
     )
 
 
 def compare(folder, files, cap):
-    """All ways on one log, the state at last."""
+    """Run all ways on one log: {way: result}, and whether the state is the "same"."""
     root = build(folder, files)
     print(f"{files:,} adds, a driver of {cap} MB")
-    print(f"{'':<26}{'seconds':>9}{'driver':>9}{'Java':>8}{'workers':>9}  MB at most; outcome")
-    figures = {}
+    print(f"{'':<26}{'seconds':>9}{'driver':>9}{'Java':>8}{'workers':>9}  peak MB; outcome")
+    results = {}
     for way in WAYS:
         if way != "in process, plan on it":
-            forget(root)
-        found = figures[way] = measured(way, root, cap)
-        _show(found)
-    figures["same"] = same_state(root)
-    print("the checkpoint's files are those of the commits, row for row:", figures["same"])
-    return figures
+            delete_checkpoints(root)
+        results[way] = measured(way, root, cap)
+        _print(results[way])
+    results["same"] = same_state(root)
+    print("the checkpoint has the same files as the commits:", results["same"])
+    return results
 
 
-FILES, CAP = 4_000_000, 600  # adds, megabytes of the driver
+FILES, CAP = 4_000_000, 600  # adds, megabytes
 
 
-def run(folder, rounds, quick):  # noqa: ARG001 -- as every job of the harness; once is enough
-    """A figure for each way: what it took, and in its note what came of it."""
+def run(folder, rounds, quick):  # noqa: ARG001 -- the signature of all jobs; one run is enough
+    """The figures of all ways, with the outcomes as notes."""
     from benchmarks.figures import Figure
 
-    found = compare(folder, FILES, CAP)
-    if not found.pop("same"):
+    results = compare(folder, FILES, CAP)
+    if not results.pop("same"):
         raise SystemExit("the checkpoint made on Spark differs from the commits")
     shape = f"{FILES // 10**6} M adds, {CAP} MB"
     figures = []
-    for way, one in found.items():
-        note = (one["error"] or one["outcome"]).partition(":")[0]  # not where it is
-        note = note if one["answer"] is None else f"{one['answer']:,} files"
-        spent = (one["seconds"] * 1000,)
+    for way, result in results.items():
+        # The name of the error: its message contains a path.
+        note = (result["error"] or result["outcome"]).partition(":")[0]
+        note = note if result["answer"] is None else f"{result['answer']:,} files"
+        runs = (result["seconds"] * 1000,)
         title = f"{way}: {shape}"
-        figures.append(Figure("beyond", title, "arrowlog", spent, one["driver"], note=note[:60]))
+        figures.append(Figure("beyond", title, "arrowlog", runs, result["driver"], note=note[:60]))
     return figures
 
 
 def main():
+    """Compare all ways, or run one of them in this process."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.beyond",
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--files", type=int, default=1_000_000, help="adds in the log")
-    parser.add_argument("--cap", type=int, default=800, help="megabytes of the driver")
+    parser.add_argument(
+        "--cap", type=int, default=800, help="memory limit of the driver in megabytes"
+    )
     parser.add_argument("--folder", default=os.path.join(os.path.dirname(__file__), "out"))
     parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
     parser.add_argument("--root", help=argparse.SUPPRESS)

@@ -1,8 +1,9 @@
-"""A process that may have so much memory and no more, and what it and its children have.
+"""Run a process with a memory cap, and measure the memory and CPU time of it and its children.
 
-The kernel keeps the cap where it lets us make a control group; elsewhere a watcher ends a process
-that is over it, a hundredth of a second late. Either way it ends as in a container that is full,
-and what it had before the cap was set, its libraries, does not count.
+The kernel enforces the cap if a control group can be created. Otherwise a polling loop kills the
+process when it exceeds the cap, up to 10 ms late. In both cases the process is killed, as in a
+container that runs out of memory. Memory of
+libraries, which are loaded before the cap is set, does not count.
 """
 
 import contextlib
@@ -13,13 +14,13 @@ import sys
 import time
 import uuid
 
-_POLL = 0.01
+_POLL = 0.01  # seconds
 _V1 = "/sys/fs/cgroup/memory"
 _V2 = "/sys/fs/cgroup"
 
 
 class Group:
-    """A control group with a limit of memory; the process that is named joins, its children no."""
+    """A control group with a memory limit, for one process without its children."""
 
     def __init__(self, megabytes):
         own = f"arrowlog-{uuid.uuid4().hex[:12]}"
@@ -38,7 +39,7 @@ class Group:
             out.write(str(value))
 
     def join(self, process):
-        """Whether the process is in it now; the group is gone if not."""
+        """Move a process into the group. Returns False, and removes the group, if that fails."""
         try:
             self._write("cgroup.procs", process)
         except OSError:
@@ -47,7 +48,8 @@ class Group:
         return True
 
     def close(self):
-        for _ in range(100):  # the kernel needs a moment after the last process has gone
+        """Remove the group, after its last process has ended."""
+        for _ in range(100):  # the kernel needs a moment after the process has ended
             with contextlib.suppress(OSError):
                 os.rmdir(self.path)
                 return
@@ -55,7 +57,7 @@ class Group:
 
 
 def group(megabytes):
-    """A control group, or None where we may not have one."""
+    """A control group, or None if it cannot be created."""
     try:
         return Group(megabytes)
     except OSError:
@@ -63,18 +65,18 @@ def group(megabytes):
 
 
 def resident(process):
-    """Megabytes of a process now, and the most it ever had; zeros if it is gone."""
-    found = {"VmRSS": 0, "VmHWM": 0}
+    """Resident megabytes of a process, and their peak; zeros if it has ended."""
+    sizes = {"VmRSS": 0, "VmHWM": 0}
     with contextlib.suppress(OSError), open(f"/proc/{process}/status") as lines:
         for line in lines:
             name, _, rest = line.partition(":")
-            if name in found:
-                found[name] = int(rest.split()[0]) / 1024
-    return found["VmRSS"], found["VmHWM"]
+            if name in sizes:
+                sizes[name] = int(rest.split()[0]) / 1024
+    return sizes["VmRSS"], sizes["VmHWM"]
 
 
-def family(process):
-    """The process's descendants, by number: whether they are Java's."""
+def descendants(process):
+    """The descendants of a process: {pid: whether it is Java}."""
     parents, kinds = {}, {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -83,15 +85,15 @@ def family(process):
             head, _, tail = file.read().rpartition(")")
             parents[int(name)] = int(tail.split()[1])
             kinds[int(name)] = head.partition("(")[2] == "java"
-    found, fresh = {}, {process}
-    while fresh:
-        fresh = {one for one, parent in parents.items() if parent in fresh} - set(found)
-        found |= {one: kinds[one] for one in fresh}
+    found, generation = {}, {process}
+    while generation:
+        generation = {one for one, parent in parents.items() if parent in generation} - set(found)
+        found |= {one: kinds[one] for one in generation}
     return found
 
 
-def busy(process):
-    """Seconds of the processor that a process has had, and those of its children that ended."""
+def cpu_seconds(process):
+    """CPU seconds of a process and of its children that have ended."""
     with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as file:
         ticks = file.read().rpartition(")")[2].split()[11:15]
         return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
@@ -99,18 +101,19 @@ def busy(process):
 
 
 def run(arguments, cap=None):
-    """Run Python with these arguments; it says `ready`, is capped, goes on, and says what it found.
+    """Run Python with these arguments. It prints `ready`, and continues after the cap is set.
 
-    Returns its last line, how it ended, seconds, those of the processor that it and its children
-    had, and peak megabytes: its own, Java's and all workers' together.
+    Returns its last line ("output"), its stderr ("errors"), how it ended ("outcome"), "seconds",
+    CPU seconds of it and its children ("cpu"), what enforced the cap, and peak megabytes of the
+    process ("driver"), of "java" and of all "workers" together.
     """
     limits = None if cap is None else group(cap)
     command = [sys.executable, *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
         with subprocess.Popen(command, text=True, **pipes) as process:
-            said = process.stdout.readline()
-            if said.strip() != "ready":
+            line = process.stdout.readline()
+            if line.strip() != "ready":
                 raise SystemExit(f"{arguments} failed:\n{process.stderr.read()}")
             if limits is not None and not limits.join(process.pid):
                 limits = None
@@ -118,37 +121,36 @@ def run(arguments, cap=None):
             process.stdin.write("go\n")
             process.stdin.flush()
             peaks = _watch(process, cap if limits is None else None)
-            spent = time.perf_counter() - started
-            out, wrong = process.stdout.read(), process.stderr.read()
+            seconds = time.perf_counter() - started
+            out, errors = process.stdout.read(), process.stderr.read()
     finally:
         if limits is not None:
             limits.close()
     code = process.returncode
-    how = "killed" if code == -signal.SIGKILL else "done" if code == 0 else f"exit code {code}"
+    outcome = "killed" if code == -signal.SIGKILL else "done" if code == 0 else f"exit code {code}"
     last = (out.strip().splitlines() or [""])[-1]
-    keeper = "kernel" if limits is not None else "watcher"
-    found = {"said": last, "errors": wrong, "outcome": how, "seconds": spent, "keeper": keeper}
-    return found | peaks
+    result = {"output": last, "errors": errors, "outcome": outcome, "seconds": seconds}
+    return result | {"enforced_by": "kernel" if limits is not None else "polling"} | peaks
 
 
 def _watch(process, cap):
-    """Until it ends: the most it had, Java had, and workers had together."""
+    """Poll until the process ends: peak MB, and CPU seconds. Kills it if it exceeds `cap`."""
     peaks = {"driver": 0.0, "java": 0.0, "workers": 0.0}
-    before = {one: busy(one) for one in (process.pid, *family(process.pid))}
+    before = {one: cpu_seconds(one) for one in (process.pid, *descendants(process.pid))}
     spent = dict(before)
     first = resident(process.pid)[0]
     for turn in range(10**7):
         if process.poll() is not None:
             break
-        now, most = resident(process.pid)
-        peaks["driver"] = max(peaks["driver"], most)
+        now, peak = resident(process.pid)
+        peaks["driver"] = max(peaks["driver"], peak)
         if cap is not None and now - first > cap:
             process.kill()
         if turn % 10 == 0:
             java = workers = 0.0
-            spent[process.pid] = max(spent[process.pid], busy(process.pid))
-            for one, is_java in family(process.pid).items():
-                spent[one] = max(spent.get(one, 0.0), busy(one))
+            spent[process.pid] = max(spent[process.pid], cpu_seconds(process.pid))
+            for one, is_java in descendants(process.pid).items():
+                spent[one] = max(spent.get(one, 0.0), cpu_seconds(one))
                 size = resident(one)[0]
                 java, workers = (java + size, workers) if is_java else (java, workers + size)
             peaks["java"] = max(peaks["java"], java)

@@ -1,8 +1,8 @@
-"""The cases that read a log: what is measured on which tables, and who takes part.
+"""The cases that read a log: what is measured, on which tables, by which engines.
 
-Everything is done by the functions of the same names in `peers`, in fresh processes, in turn. The
-files are in the system's cache: cold is the process, not the disk. Tables are built when they are
-first needed and kept in the folder.
+Each case is a function of the same name in the engines' modules in `peers`, called in fresh
+processes that alternate. Files are in the page cache: "cold" refers to the process, not the disk.
+Tables are built when they are first needed, and kept in the folder.
 """
 
 import importlib
@@ -12,9 +12,9 @@ import shutil
 from dataclasses import dataclass, replace
 
 from benchmarks import tables
-from benchmarks.figures import OURS
+from benchmarks.figures import ARROWLOG
 from benchmarks.fresh import (
-    LATE_BUILD,
+    BUILD_TIMEOUT_SECONDS,
     SLOW_QUICK,
     SLOW_SECONDS,
     in_turn,
@@ -25,8 +25,8 @@ from benchmarks.fresh import (
 from benchmarks.measure import ENGINES
 from benchmarks.tables import Shape
 
-PEERS = tuple(name for name in ENGINES if name != OURS)
-# Beyond so many files a peer takes minutes or all the memory.
+PEERS = tuple(name for name in ENGINES if name != ARROWLOG)
+# With more files, a peer takes minutes or all the memory.
 FILES_MAX = {"deltalake": 1_000_000, "pyiceberg": 100_000}
 TITLES = {
     "open": "open: all live files typed",
@@ -34,13 +34,14 @@ TITLES = {
     "cached plan": "plan cached: from a local copy",
     "plan": "plan cold: a day, two ranges",
     "warm plan": "plan warm: a day, two ranges",
-    "delta open": "Delta: open, nothing asked",
+    "delta open": "Delta: open, version only",
     "delta list": "Delta: all live files typed",
     "delta plan": "Delta: plan, a day, two ranges",
     "delta range": "Delta: plan, a range of ids alone",
     "refresh": "refresh: of an open table",
     "travel": "time travel: to the middle",
     "history": "history: files and bytes by day",
+    "history sql": "history by SQL: files, bytes by day",
     "diff": "diff: the middle to the newest",
     "checkpoint": "make a checkpoint",
     "import": "import: a fresh process",
@@ -53,6 +54,7 @@ TITLES = {
 COMMITS = [Shape(1000, 10), Shape(50, 4000), Shape(10_000, 1), Shape(10_000, 2)]
 IMPORTED = Shape(500, 2)
 VARIED = [Shape(10_000, 2, varied=True), Shape(50, 4000, varied=True)]
+REMOVED = [Shape(50, 4000, columns=6, removed=20)]
 STOCKED = [Shape(5, 2000, 50), Shape(25, 4000, 50), Shape(50, 20_000, 50)]
 LARGE = [Shape(500, 20_000, 50)]
 QUICK_COMMITS, QUICK_STOCKED = [Shape(500, 2)], [Shape(5, 2000, 50)]
@@ -64,7 +66,7 @@ WARM = [Shape(5, 2000), Shape(5, 3000), Shape(25, 4000), Shape(50, 20_000)]
 
 @dataclass(frozen=True)
 class Setting:
-    """How a run was asked for."""
+    """The options of a run."""
 
     folder: str
     rounds: int
@@ -73,43 +75,45 @@ class Setting:
     peers: tuple[str, ...] = PEERS
 
     def few(self, rounds=3):
-        """Fewer rounds, where one takes long or little is at stake."""
+        """Fewer rounds, for cases that take long or vary little."""
         return min(self.rounds, rounds)
 
 
 def installed():
-    """Those peers that are here."""
+    """The peers that are installed."""
     return tuple(name for name in PEERS if importlib.util.find_spec(name) is not None)
 
 
-def table(setting, who, shape):
-    """The folder of a table, built if it is not there; in another process, so this stays small."""
-    if not tables.is_built(setting.folder, who, shape):
-        if shape.trailing is not None and shape.plain in WARM and who != "pyiceberg":
-            table(setting, who, shape.plain)  # is needed anyway, and lends its commits
-        progress(f"building the table of {shape} for {who}")
-        python("benchmarks.tables", setting.folder, who, shape.name, late=LATE_BUILD)
+def table(setting, engine, shape):
+    """The folder of a table; builds it if necessary, in a process of its own to save memory."""
+    if not tables.is_built(setting.folder, engine, shape):
+        if shape.trailing is not None and shape.plain in WARM and engine != "pyiceberg":
+            table(setting, engine, shape.plain)  # needed by another case; its commits are linked
+        progress(f"building the table of {shape} for {engine}")
+        python(
+            "benchmarks.tables", setting.folder, engine, shape.name, timeout=BUILD_TIMEOUT_SECONDS
+        )
         progress("")
-    return tables.place(setting.folder, who, shape)
+    return tables.place(setting.folder, engine, shape)
 
 
-def who_can(setting, function, shape):
-    """We, and the peers that have such a case and can bear the table."""
-    found = [OURS]
-    for who in setting.peers:
-        module = importlib.import_module(f"benchmarks.peers.{ENGINES[who]}")
-        if hasattr(module, function) and (shape is None or shape.files <= FILES_MAX[who]):
-            found.append(who)
-    return found
+def engines_with(setting, function, shape):
+    """The engines that have the case and can process a table of that size, arrowlog first."""
+    engines = [ARROWLOG]
+    for engine in setting.peers:
+        module = importlib.import_module(f"benchmarks.peers.{ENGINES[engine]}")
+        if hasattr(module, function) and (shape is None or shape.files <= FILES_MAX[engine]):
+            engines.append(engine)
+    return engines
 
 
 def row(setting, case, shape, *arguments, function=None, label=None, rounds=None, **more):
-    """One case on one table by all who can."""
+    """Measure one case on one table, by all engines that have it; returns the row."""
     function = function or case.replace(" ", "_")
     jobs = {}
-    for who in who_can(setting, function, shape):
-        root = table(setting, who, shape)
-        jobs[who] = lambda who=who, root=root: measure(who, function, root, *arguments)
+    for engine in engines_with(setting, function, shape):
+        root = table(setting, engine, shape)
+        jobs[engine] = lambda engine=engine, root=root: measure(engine, function, root, *arguments)
     slow = SLOW_QUICK if setting.quick else SLOW_SECONDS
     rounds = rounds or setting.rounds
     return in_turn(case, label or str(shape), jobs, rounds, slow=slow, **more)
@@ -122,35 +126,37 @@ def _shapes(setting):
 
 
 def opening(setting):
+    """All live files, typed."""
     for shape in _shapes(setting):
-        if shape not in LARGE:  # 10,000,000 rows as one table are nobody's wish
+        if shape not in LARGE:  # as one Arrow table, 10,000,000 rows are no realistic use
             yield row(setting, "open", shape)
-    # Iceberg's metadata has no lines, and so no order of fields in them.
-    lines = replace(setting, peers=[who for who in setting.peers if who == "deltalake"])
-    for shape in QUICK_VARIED if setting.quick else VARIED:
+    # Iceberg has no JSON lines, so neither an order of fields nor removes in a commit.
+    lines = replace(setting, peers=[engine for engine in setting.peers if engine == "deltalake"])
+    for shape in QUICK_VARIED if setting.quick else VARIED + REMOVED:
         yield row(lines, "open", shape)
 
 
 def planning(setting):
+    """Files that may match a predicate: in a fresh process, and of an open table."""
     for shape in _shapes(setting):
         yield row(setting, "plan", shape)
     for shape in WARM[:1] if setting.quick else WARM:
         rounds = setting.few() if shape.files > 100_000 else None
         yield row(setting, "warm plan", shape, label=f"{shape.files:,} files", rounds=rounds)
-    # Our figure beside each of deltalake's own ways, which are slower than what is taken above.
+    # deltalake's other ways, which are slower than the one compared above.
     shape = WARM[0] if setting.quick else WARM[2]
     ways = [
         ("by its file_uris", "warm_uris"),
         ("by its dataset", "warm_dataset"),
         ("the day alone", "partition"),
     ]
-    for words, function in ways[:1] if setting.quick else ways:
-        label = f"{shape.files:,} files, {words}"
+    for way, function in ways[:1] if setting.quick else ways:
+        label = f"{shape.files:,} files, {way}"
         yield row(setting, "warm plan", shape, function=function, label=label, rounds=setting.few())
 
 
 def delta_tables(setting):
-    """Delta tables by us and by deltalake: both read the same one, which deltalake has made."""
+    """The same Delta table read by arrowlog and deltalake; its checkpoint is deltalake's."""
     if "deltalake" not in setting.peers:
         return
     shapes = QUICK_COMMITS + QUICK_STOCKED if setting.quick else [COMMITS[3], STOCKED[2]]
@@ -163,14 +169,16 @@ def delta_tables(setting):
             ("delta range", "plan_range"),
         ):
             jobs = {
-                who: lambda who=who, function=function, root=root: measure(who, function, root)
-                for who in (OURS, "deltalake")
+                engine: lambda engine=engine, function=function, root=root: measure(
+                    engine, function, root
+                )
+                for engine in (ARROWLOG, "deltalake")
             }
             yield in_turn(case, str(shape), jobs, setting.few())
 
 
 def refreshing(setting):
-    """PyIceberg lists everything anew, so it is asked of small tables alone."""
+    """PyIceberg lists all files again, so it is measured on small tables only."""
     shapes = QUICK_COMMITS if setting.quick else COMMITS
     delta = _without_iceberg(setting)
     for shape in shapes:
@@ -181,34 +189,41 @@ def refreshing(setting):
 
 
 def _without_iceberg(setting):
-    return replace(setting, peers=tuple(who for who in setting.peers if who != "pyiceberg"))
+    return replace(
+        setting, peers=tuple(engine for engine in setting.peers if engine != "pyiceberg")
+    )
 
 
 def travelling(setting):
+    """All live files of the version in the middle."""
     for shape in QUICK_COMMITS if setting.quick else COMMITS:
         yield row(setting, "travel", shape, tables.middle(shape), rounds=setting.few())
 
 
 def history(setting):
-    for shape in QUICK_COMMITS if setting.quick else COMMITS:
-        yield row(setting, "history", shape, rounds=setting.few())
+    """The groups of `Table.history`, and the same question in SQL, for which DuckDB starts."""
+    shapes = QUICK_COMMITS if setting.quick else [IMPORTED, *COMMITS]
+    for case in ("history", "history sql"):
+        for shape in shapes:
+            yield row(setting, case, shape, rounds=setting.few())
 
 
 def diff(setting):
+    """The files added and removed between the middle and the latest version."""
     for shape in QUICK_COMMITS if setting.quick else COMMITS:
         ends = tables.middle(shape), shape.versions
         yield row(setting, "diff", shape, *ends, rounds=setting.few())
 
 
 def checkpoint(setting):
-    """As we do it unless told otherwise, in Parquet as deltalake does; and as JSON as well.
+    """In the default format, Parquet as in Delta, and in Parquet and JSON.
 
-    The last one is of a table that is not open: its files need not be in memory.
+    The last row includes opening the table, so its files need not all be in memory.
     """
     for shape in WARM[:1] if setting.quick else MADE:
         kinds = [("auto", ""), ("both", ", and as JSON")]
-        for kind, words in kinds[:1] if setting.quick else kinds:
-            label = f"{shape.files:,} files{words}"
+        for kind, suffix in kinds[:1] if setting.quick else kinds:
+            label = f"{shape.files:,} files{suffix}"
             yield row(
                 setting,
                 "checkpoint",
@@ -231,7 +246,7 @@ def checkpoint(setting):
 
 
 def importing(setting):
-    """With compiled modules, for all alike; the first run makes them."""
+    """With compiled modules for all engines; a run that is not counted compiles them."""
     ways = [
         ("alone", "import_alone"),
         ("polars alone, which arrowlog needs", "import_polars"),
@@ -239,14 +254,14 @@ def importing(setting):
         (f"and the version of {IMPORTED}", "import_and_open"),
     ]
     for label, function in ways[:2] if setting.quick else ways:
-        roots = dict.fromkeys(who_can(setting, function, IMPORTED), "")
+        roots = dict.fromkeys(engines_with(setting, function, IMPORTED), "")
         if function == "import_and_open":
-            roots = {who: table(setting, who, IMPORTED) for who in roots}
+            roots = {engine: table(setting, engine, IMPORTED) for engine in roots}
         jobs = {
-            who: lambda who=who, function=function, root=root: measure(
-                who, function, root, imports=True
+            engine: lambda engine=engine, function=function, root=root: measure(
+                engine, function, root, imports=True
             )
-            for who, root in roots.items()
+            for engine, root in roots.items()
         }
         for job in jobs.values():
             job()
@@ -254,7 +269,7 @@ def importing(setting):
 
 
 def growth(setting):
-    """The same question of more and more, and the power its cost grows with."""
+    """The same case at several sizes, as points of curves."""
     quick, few = setting.quick, setting.few()
     if quick:
         setting = _without_iceberg(setting)
@@ -278,12 +293,13 @@ def growth(setting):
     for count in (1, 16) if quick else (1, 4, 16, 64):
         label = f"{count} predicate{'s' * (count > 1)}"
         case, shape = "growth: predicates", Shape(5, 2000)
-        some = setting if count <= 16 else _without_iceberg(setting)  # it takes a minute for 64
+        # 64 predicates take PyIceberg a minute.
+        some = setting if count <= 16 else _without_iceberg(setting)
         yield row(some, case, shape, count, function="predicates", label=label, rounds=few, x=count)
 
 
 def cached(setting):
-    """A local copy of the last snapshot: the first process leaves it, the next ones find it."""
+    """With a local copy of the last snapshot, which a process that is not measured writes."""
     from benchmarks.peers.ours import knows_cache
 
     if not knows_cache():
@@ -292,7 +308,7 @@ def cached(setting):
     shutil.rmtree(copies, ignore_errors=True)
     for case, function in (("cached", "cached"), ("cached plan", "cached_plan")):
         for shape in QUICK_COMMITS if setting.quick else COMMITS[2:]:
-            root = table(setting, OURS, shape)
-            measure(OURS, function, root, copies)
-            job = {OURS: lambda f=function, root=root: measure(OURS, f, root, copies)}
+            root = table(setting, ARROWLOG, shape)
+            measure(ARROWLOG, function, root, copies)
+            job = {ARROWLOG: lambda f=function, root=root: measure(ARROWLOG, f, root, copies)}
             yield in_turn(case, str(shape), job, setting.rounds)

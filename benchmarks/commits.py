@@ -1,14 +1,14 @@
-"""Commits of one add each, by 1, 4 and 16 processes at the same time, beside deltalake.
+"""Commits of one add each by 1, 4 and 16 concurrent processes, for arrowlog and deltalake.
 
-arrowlog appends with a handle that stays open. deltalake gets its lowest-level way of doing the
-same, `DeltaTable.create_write_transaction` with one add; its handle does not follow its own
-commits, so `update_incremental` comes before each one, which is faster than without. Neither makes
+arrowlog appends with a handle that stays open. deltalake uses its lowest-level call for the same,
+`DeltaTable.create_write_transaction` with one add. Its handle does not follow its own commits, so
+`update_incremental` precedes each commit, which is faster than leaving it out. Neither writes
 checkpoints. Every process commits once before the clock starts. On a disk, arrowlog waits until a
-commit would survive a power cut (fsync of the file and of the folder); deltalake does not.
+commit would survive a power failure (fsync of the file and of the folder); deltalake does not.
 
-Afterwards every add that was acknowledged must be in the table once, or there is no figure. S3 is
-a server in memory that delays its answers (`memory_s3`). PyIceberg is left out: it commits through
-a catalog, whose time that would be.
+After a race, every acknowledged add must be in the table exactly once, or the run fails. S3 is a
+server in memory that delays its responses (`memory_s3`). PyIceberg is not measured: it commits
+through a catalog, whose time would be measured instead.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 
-from benchmarks.figures import Figure
+from benchmarks.figures import FAILED, PER_SECOND, Figure
 from benchmarks.fresh import Failed, progress, too_slow
 from benchmarks.memory_s3 import MemoryS3
 from benchmarks.server import BUCKET
@@ -28,14 +28,14 @@ from benchmarks.server import BUCKET
 ENGINES = ("arrowlog", "deltalake")
 TITLES = {
     "commit rate": "commit: one file each",
-    "commit p50": "commit p50: half took at most",
-    "commit p99": "commit p99: took at most",
-    "commit failures": "commit failures: in a run",
-    "commit requests": "commit requests: to S3",
+    "commit p50": "commit p50",
+    "commit p99": "commit p99",
+    "commit failures": "commit failures: per run",
+    "commit requests": "commit requests: to S3, per commit",
 }
 QUIET = "refresh with nothing new"
-# `disk` and `s3` are commits, shared by the processes; `trips` milliseconds, and
-# the processes of each.
+# `disk` and `s3` are the total numbers of commits of all processes; `trips` maps the latency of S3
+# in milliseconds to numbers of processes.
 FULL = {
     "processes": (1, 4, 16),
     "disk": 400,
@@ -44,11 +44,11 @@ FULL = {
     "trips": {0: (1, 4, 16), 20: (1, 4, 16)},
 }
 QUICK = {"processes": (1, 4), "disk": 60, "s3": 20, "rounds": 1, "trips": {20: (1,)}}
-LATE_SECONDS = 600
+TIMEOUT_SECONDS = 600
 
 
 class Arrowlog:
-    """A handle, and how it commits."""
+    """An open arrowlog table."""
 
     def __init__(self, uri, options):
         import arrowlog.table
@@ -58,6 +58,7 @@ class Arrowlog:
 
     @staticmethod
     def create(uri, options):
+        """Create an empty table."""
         import pyarrow as pa
 
         import arrowlog.table
@@ -66,18 +67,21 @@ class Arrowlog:
         arrowlog.Table.create(uri, schema, storage_options=options)
 
     def commit(self, path):
+        """Append one file."""
         add = self._library.add_file(path, size=1000, modification_time=1, num_records=10)
         self._table.append([add])
 
     def refresh(self):
+        """Read new commits."""
         self._table.refresh()
 
     def paths(self):
+        """The paths of all live files."""
         return self._table.refresh().files["path"].to_pylist()
 
 
 class Deltalake:
-    """The same."""
+    """An open deltalake table, with the same methods."""
 
     def __init__(self, uri, options):
         import deltalake
@@ -92,6 +96,7 @@ class Deltalake:
 
     @staticmethod
     def create(uri, options):
+        """Create an empty table."""
         import deltalake
         import pyarrow as pa
 
@@ -101,6 +106,7 @@ class Deltalake:
         deltalake.DeltaTable.create(uri, schema, storage_options=_for_delta(options))
 
     def commit(self, path):
+        """Append one file."""
         self._table.update_incremental()
         add = self._add(path, 1000, {}, 1, True, '{"numRecords":10}')
         self._table.create_write_transaction(
@@ -108,9 +114,11 @@ class Deltalake:
         )
 
     def refresh(self):
+        """Read new commits."""
         self._table.update_incremental()
 
     def paths(self):
+        """The paths of all live files."""
         self.refresh()
         return self._table.get_add_actions(flatten=True)["path"].to_pylist()
 
@@ -121,41 +129,41 @@ def _for_delta(options):
     return {**options, "AWS_ALLOW_HTTP": "true", "AWS_CONDITIONAL_PUT": "etag"}
 
 
-KINDS = {"arrowlog": Arrowlog, "deltalake": Deltalake}
+HANDLES = {"arrowlog": Arrowlog, "deltalake": Deltalake}
 
 
-def work(engine, uri, options, number, count, turn, gate, results):
-    """One process: warm up, wait for the others, commit, tell what came of it."""
+def work(engine, uri, options, number, count, lock, barrier, results):
+    """A process of a race: warms up, waits for the others, commits, reports to `results`."""
     try:
-        handle = KINDS[engine](uri, options)
-        with turn:
+        handle = HANDLES[engine](uri, options)
+        with lock:
             handle.commit(f"warm-{number}.parquet")
     except BaseException:
-        gate.abort()  # nobody waits for this process
+        barrier.abort()  # so that no process waits for this one
         raise
-    gate.wait(LATE_SECONDS)  # all are warm
-    gate.wait(LATE_SECONDS)  # the requests are counted from here on
+    barrier.wait(TIMEOUT_SECONDS)  # all processes are warm
+    barrier.wait(TIMEOUT_SECONDS)  # requests are counted from here on
     started = time.monotonic()
-    spent, good, wrong = [], [], []
+    seconds, paths, errors = [], [], []
     for step in range(count):
         path = f"p{number}-{step}.parquet"
-        begun = time.monotonic()
+        commit_started = time.monotonic()
         try:
             handle.commit(path)
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the commit has failed
-            wrong.append(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 -- any error is a failed commit
+            errors.append(f"{type(error).__name__}: {error}")
         else:
-            good.append(path)
-        spent.append(time.monotonic() - begun)
-    results.put((started, time.monotonic(), spent, good, wrong))
+            paths.append(path)
+        seconds.append(time.monotonic() - commit_started)
+    results.put((started, time.monotonic(), seconds, paths, errors))
 
 
 def race(engine, uri, options, processes, total, server=None):
-    """Many processes on one new table; commits a second, and what it took."""
-    KINDS[engine].create(uri, options)
+    """Concurrent commits to a new table: the result of `summary`, and the number of "ghosts"."""
+    HANDLES[engine].create(uri, options)
     spawn = multiprocessing.get_context("spawn")
-    turn, gate, results = spawn.Lock(), spawn.Barrier(processes + 1), spawn.Queue()
-    shared = (turn, gate, results)
+    lock, barrier, results = spawn.Lock(), spawn.Barrier(processes + 1), spawn.Queue()
+    shared = (lock, barrier, results)
     workers = [
         spawn.Process(
             target=work,
@@ -167,59 +175,63 @@ def race(engine, uri, options, processes, total, server=None):
     for worker in workers:
         worker.start()
     try:
-        gate.wait(LATE_SECONDS)
+        barrier.wait(TIMEOUT_SECONDS)
         if server is not None:
             server.counts.clear()
-        gate.wait(LATE_SECONDS)
-        found = [results.get(timeout=LATE_SECONDS) for _ in workers]
+        barrier.wait(TIMEOUT_SECONDS)
+        outcomes = [results.get(timeout=TIMEOUT_SECONDS) for _ in workers]
     except (threading.BrokenBarrierError, queue.Empty):
-        raise Failed(f"{engine}: a process failed, or took {LATE_SECONDS} s") from None
+        raise Failed(f"{engine}: a process failed, or took {TIMEOUT_SECONDS} s") from None
     requests = {} if server is None else dict(server.counts)
     for worker in workers:
         worker.join()
-    good = [f"warm-{number}.parquet" for number in range(processes)]
-    good += [path for one in found for path in one[3]]
-    ghosts = check(engine, KINDS[engine](uri, options).paths(), good)
-    return {**summary(found, requests), "ghosts": ghosts}
+    acknowledged = [f"warm-{number}.parquet" for number in range(processes)]
+    acknowledged += [path for _, _, _, paths, _ in outcomes for path in paths]
+    ghosts = check(engine, HANDLES[engine](uri, options).paths(), acknowledged)
+    return {**summary(outcomes, requests), "ghosts": ghosts}
 
 
 def check(engine, live, acknowledged):
-    """What was acknowledged is there, once; returns how many failed, and are there all the same."""
+    """Check that every acknowledged add is live exactly once.
+
+    Returns the number of "ghosts": adds whose commit was reported as failed, and which are live.
+    """
     lost = set(acknowledged) - set(live)
     if lost or len(live) != len(set(live)):
-        raise Failed(f"{engine}: {len(lost)} commits are lost, of {len(live)} live files")
+        raise Failed(f"{engine}: {len(lost)} commits are lost; {len(live)} live files")
     return len(live) - len(acknowledged)
 
 
-def summary(found, requests):
-    started, ended, spent, good, wrong = zip(*found, strict=True)
-    commits = sum(map(len, good))
-    times = sorted(time for some in spent for time in some)
+def summary(outcomes, requests):
+    """Rate, latencies in ms, number of failures and their errors, requests per commit (on S3)."""
+    started, ended, seconds, paths, errors = zip(*outcomes, strict=True)
+    commits = sum(map(len, paths))
+    times = sorted(time for some in seconds for time in some)
     return {
         "rate": commits / (max(ended) - min(started)),
         "p50": times[len(times) // 2] * 1000,
         "p99": times[min(int(len(times) * 0.99), len(times) - 1)] * 1000,
-        "failed": sum(map(len, wrong)),
-        "errors": sorted({text.partition("\n")[0][:200] for some in wrong for text in some}),
-        **({"asked": sum(requests.values()) / max(commits, 1)} if requests else {}),
+        "failed": sum(map(len, errors)),
+        "errors": sorted({text.partition("\n")[0][:200] for some in errors for text in some}),
+        **({"requests": sum(requests.values()) / max(commits, 1)} if requests else {}),
     }
 
 
 def run(setting):
-    """All places and numbers of processes: rates as they come, and then what each commit took."""
+    """The job `commit`: rates as the races finish, then latencies, failures and requests."""
     size = QUICK if setting.quick else FULL
-    found = []  # [(title, {engine: [summary, …]})]
-    for title, runs in _places(setting, size):
-        found.append((title, runs))
+    races = []  # [(title, {engine: [summary, …]})]
+    for title, runs in _races(setting, size):
+        races.append((title, runs))
         if title != QUIET:
-            yield _row("commit rate", title, runs, "rate", "a second")
+            yield _row("commit rate", title, runs, "rate", PER_SECOND)
     for case, name, unit in (
         ("commit p50", "p50", "ms"),
         ("commit p99", "p99", "ms"),
-        ("commit failures", "failed", "failed"),
-        ("commit requests", "asked", "requests"),
+        ("commit failures", "failed", FAILED),
+        ("commit requests", "requests", "requests"),
     ):
-        for title, runs in found:
+        for title, runs in races:
             if all(name in one for some in runs.values() for one in some):
                 yield _row(case, title, runs, name, unit)
 
@@ -239,23 +251,24 @@ def _row(case, title, runs, name, unit):
 
 
 def _note(runs):
-    """Why commits failed, and which of them are in the table all the same."""
+    """Why commits failed, and how many of these commits are in the table nevertheless."""
     errors = sorted({text for run in runs for text in run["errors"]})
     ghosts = sum(run["ghosts"] for run in runs)
-    told = [f"failed with {errors[0]}"] if errors else []
-    told += [f"{ghosts} that failed are in the table all the same"] if ghosts else []
-    return "; ".join(told)
+    parts = [f"failed with {errors[0]}"] if errors else []
+    parts += [f"{ghosts} commits reported as failed are in the table"] if ghosts else []
+    return "; ".join(parts)
 
 
-def _places(setting, size):
-    with contextlib.ExitStack() as places:
+def _races(setting, size):
+    """Yields (title, {engine: [summary, …]}) for each place and number of processes."""
+    with contextlib.ExitStack() as stack:
         root = os.path.join(setting.folder, f"commits-{uuid.uuid4().hex}")
-        places.callback(shutil.rmtree, root, ignore_errors=True)
+        stack.callback(shutil.rmtree, root, ignore_errors=True)
         for count in size["processes"]:
             title = f"disk, {_processes(count)}"
             rounds = min(setting.rounds, size["rounds"])
             yield title, compare(title, _on_disk(root), count, size["disk"], rounds)
-        server = places.enter_context(MemoryS3())
+        server = stack.enter_context(MemoryS3())
         for trip, processes in size["trips"].items():
             server.round_trip = trip / 1000
             for count in processes:
@@ -265,15 +278,15 @@ def _places(setting, size):
 
 
 def _quiet(engine, server):
-    """What a refresh asks when nobody has committed."""
+    """The number of requests of a refresh without new commits."""
     uri, options = _on_s3(server.url)(engine)
-    KINDS[engine].create(uri, options)
-    handle = KINDS[engine](uri, options)
+    HANDLES[engine].create(uri, options)
+    handle = HANDLES[engine](uri, options)
     handle.commit("a.parquet")
     handle.refresh()
     server.counts.clear()
     handle.refresh()
-    return {"asked": sum(server.counts.values())}
+    return {"requests": sum(server.counts.values())}
 
 
 def _processes(count):
@@ -281,20 +294,20 @@ def _processes(count):
 
 
 def compare(title, place, processes, total, rounds, server=None):
-    """Ours and theirs in turn, each time on a table of its own; who takes long has fewer turns."""
-    found = {engine: [] for engine in ENGINES}
-    took = {}
+    """The summaries of races on new tables, alternating between engines: {engine: [summary, …]}."""
+    summaries = {engine: [] for engine in ENGINES}
+    first_seconds = {}
     for number in range(1, rounds + 1):
         progress(f"commit, {title}: round {number} of {rounds}")
         for engine in ENGINES:
-            if too_slow(number, took.get(engine, 0)):
+            if too_slow(number, first_seconds.get(engine, 0)):
                 continue
             started = time.monotonic()
             uri, options = place(engine)
-            found[engine].append(race(engine, uri, options, processes, total, server))
-            took.setdefault(engine, time.monotonic() - started)
+            summaries[engine].append(race(engine, uri, options, processes, total, server))
+            first_seconds.setdefault(engine, time.monotonic() - started)
     progress("")
-    return found
+    return summaries
 
 
 def _on_disk(root):

@@ -1,9 +1,9 @@
-"""What things cost here, at small sizes: the constants of `benchmarks.scale`.
+"""Measure the constants of `benchmarks.scale` at small sizes.
 
-python -m benchmarks.scale --measure     two minutes or three; writes docs/scale-constants.json
+python -m benchmarks.scale --measure     some minutes; writes docs/scale-constants.json
 
-Memory and time of large work are measured in fresh processes at two sizes, and the slope between
-them is the constant. S3 is SeaweedFS on this machine behind a wire of a given length.
+Memory and time are measured in fresh processes at two sizes, and the slope between them is the
+constant. S3 is SeaweedFS on this machine, behind a proxy with a given latency.
 """
 
 import argparse
@@ -20,16 +20,16 @@ from benchmarks import beyond, capped
 from benchmarks.proxy import Proxy
 from benchmarks.server import BUCKET, seaweedfs
 
-SMALL, LARGE = 200_000, 600_000  # adds of the logs whose difference is a constant
-COMMITS, ADDS = 1_000, 5  # of a log as writers make it
+SMALL, LARGE = 200_000, 600_000  # adds of the two logs between which the slope is taken
+COMMITS, ADDS = 1_000, 5  # of a log with small commits
 OBJECTS = 2_000  # on S3
-TRIP = 0.02
+TRIP = 0.02  # seconds of a round trip
 _REPEATED = 5
 _RACES = 3
 MILLION = 1_000_000
 
 
-# Jobs in processes of their own.
+# Jobs in fresh processes.
 
 
 def _replay(root):
@@ -40,7 +40,7 @@ def _replay(root):
 
 
 def _state(root):
-    """All files of a table that has a checkpoint, held in memory."""
+    """All files of a table with a checkpoint, in memory."""
     import arrowlog.table
 
     return lambda: arrowlog.Table(root).snapshot().files.num_rows
@@ -49,21 +49,22 @@ def _state(root):
 def _checkpoint(root):
     import arrowlog.table
 
-    return lambda: arrowlog.Table(root).checkpoint().num_files
+    table = arrowlog.Table(root, options={"checkpoint.format": "both"})
+    return lambda: table.checkpoint().num_files
 
 
 def _parquet(root):
-    """The Parquet form alone, of a state that is held."""
+    """The Parquet form of a checkpoint alone, of a state that is in memory."""
     import arrowlog.table
     from arrowlog.config import resolve
     from arrowlog.snapshot.checkpoint.parquet import write_parquet_form
 
     table = arrowlog.Table(root)
     state = table.snapshot().state
-    state.adds.num_rows  # noqa: B018 -- all of it is there
-    store = table._store  # noqa: SLF001 -- there is no public way to make one form alone
-    how = {"now_ms": 1, "new_id": "0" * 12}
-    return lambda: write_parquet_form(store, state, resolve(), **how).num_files
+    state.adds.num_rows  # noqa: B018 -- loads the state
+    store = table._store  # noqa: SLF001 -- there is no public way to write one form alone
+    details = {"now_ms": 1, "new_id": "0" * 12}
+    return lambda: write_parquet_form(store, state, resolve(), **details).num_files
 
 
 def _verify(form):
@@ -74,7 +75,7 @@ def _verify(form):
         from arrowlog.snapshot.loader import verify_checkpoint
 
         table = arrowlog.Table(root)
-        store = table._store  # noqa: SLF001 -- what clean-up does first, by itself
+        store = table._store  # noqa: SLF001 -- this step of cleanup alone
         listing = list_log(store)
         version = max(v for v in listing.checkpoints if listing.checkpoint_form(v, "json"))
         return lambda: len(verify_checkpoint(store, listing, version, resolve(), form))
@@ -85,8 +86,8 @@ def _verify(form):
 def _history(root):
     import arrowlog.table
 
-    question = "SELECT operation, count(*), sum(adds), sum(bytes) FROM commits GROUP BY ALL"
-    return lambda: len(arrowlog.Table(root).sql(question).fetchall())
+    query = "SELECT operation, count(*), sum(adds), sum(bytes) FROM commits GROUP BY ALL"
+    return lambda: len(arrowlog.Table(root).sql(query).fetchall())
 
 
 JOBS = {
@@ -101,43 +102,44 @@ JOBS = {
 
 
 def job(name, root):
-    """One job in this process: seconds, of the processor too, and megabytes more than before."""
+    """Run a job in this process; prints seconds, CPU seconds and growth of memory in MB as JSON."""
     work = JOBS[name](root)
     before = capped.resident(os.getpid())[0]
     print("ready", flush=True)
     input()
     cpu, started = time.process_time(), time.perf_counter()
     work()
-    spent, busy = time.perf_counter() - started, time.process_time() - cpu
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": spent, "cpu": busy, "mb": peak - before}))
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "mb": peak - before}))
 
 
 def fresh(name, root):
-    found = capped.run(["-m", "benchmarks.constants", name, root])
-    if not found["said"]:
-        raise SystemExit(f"{name} failed:\n{found['errors']}")
-    return json.loads(found["said"])
+    """Run a job in a fresh process: {"seconds", "cpu", "mb"}."""
+    result = capped.run(["-m", "benchmarks.constants", name, root])
+    if not result["output"]:
+        raise SystemExit(f"{name} failed:\n{result['errors']}")
+    return json.loads(result["output"])
 
 
 def slope(small, large, name, by=LARGE - SMALL):
-    """What a million more cost."""
+    """The cost of a million more."""
     return max(large[name] - small[name], 0.0) / by * MILLION
 
 
-# What is measured.
+# Measurements: each function returns constants by name.
 
 
 def of_large_states(folder):
-    """Replay, full state, checkpoints and their check, by the million of files."""
+    """Replay, full state, checkpoints and their verification, per million files."""
     roots = {size: beyond.build(folder, size) for size in (SMALL, LARGE)}
-    told, runs = {}, {}
+    constants, runs = {}, {}
     for name in ("replay", "parquet", "checkpoint", "state", "verify-json", "verify-parquet"):
         runs[name] = [fresh(name, roots[size]) for size in (SMALL, LARGE)]
         if name == "parquet":
             for root in roots.values():
-                beyond.forget(root)
-        told |= {
+                beyond.delete_checkpoints(root)
+        constants |= {
             f"{name.replace('-', '_')}_s_per_m": slope(*runs[name], "seconds"),
             f"{name.replace('-', '_')}_cpu_s_per_m": slope(*runs[name], "cpu"),
             f"{name.replace('-', '_')}_mb_per_m": slope(*runs[name], "mb"),
@@ -145,14 +147,16 @@ def of_large_states(folder):
     live = [beyond.live(size) for size in (SMALL, LARGE)]
     sizes = [checkpoint_bytes(roots[size]) for size in (SMALL, LARGE)]
     for form in ("json", "parquet"):
-        told[f"{form}_bytes_per_file"] = (sizes[1][form] - sizes[0][form]) / (live[1] - live[0])
-    said = [manifest_of(roots[size]) for size in (SMALL, LARGE)]
-    told["manifest_bytes_per_group"] = (said[1][0] - said[0][0]) / (said[1][1] - said[0][1])
-    return told
+        constants[f"{form}_bytes_per_file"] = (sizes[1][form] - sizes[0][form]) / (
+            live[1] - live[0]
+        )
+    (few_bytes, few), (many_bytes, many) = (manifest_of(roots[size]) for size in (SMALL, LARGE))
+    constants["manifest_bytes_per_group"] = (many_bytes - few_bytes) / (many - few)
+    return constants
 
 
 def manifest_of(root):
-    """Bytes of the manifest of a Parquet checkpoint, and how many groups it speaks of."""
+    """Bytes of the manifest of a Parquet checkpoint, and its number of row groups."""
     import arrowlog.table
 
     inner = os.path.join(root, "_transaction_log", "_checkpoints")
@@ -162,7 +166,7 @@ def manifest_of(root):
 
 
 def checkpoint_bytes(root):
-    """Bytes of the checkpoint in its two forms."""
+    """Bytes of a checkpoint by form."""
     log = os.path.join(root, "_transaction_log")
     inner = os.path.join(log, "_checkpoints")
     json_ = [f"{log}/{name}" for name in os.listdir(log) if ".checkpoint." in name]
@@ -174,12 +178,12 @@ def checkpoint_bytes(root):
 
 
 def of_plans(folder):
-    """A cold plan on a checkpoint: what it costs to begin, and for each group of files it reads."""
+    """A cold plan on a checkpoint: fixed cost, and cost per row group that it reads."""
     import arrowlog.table
     from arrowlog.snapshot.checkpoint.rows import ROW_GROUP_FILES
 
     root = beyond.place(folder, LARGE)
-    arrowlog.Table(root).checkpoint()  # which is there, unless this runs alone
+    arrowlog.Table(root).checkpoint()  # does nothing if it exists
     points = []
     for days in (1, 30, 90, 240):
         where = f"date BETWEEN '2024-01-10' AND '2024-{(9 + days) // 30 + 1:02d}-28'"
@@ -197,31 +201,30 @@ def of_plans(folder):
     line = statistics.linear_regression(
         [groups for groups, _, _ in points], [ms for _, ms, _ in points]
     )
-    most = max(points)
+    largest = max(points)
     return {
         "plan_ms": max(line.intercept, min(ms for _, ms, _ in points) / 2),
         "plan_ms_per_group": line.slope,
-        "plan_bytes_per_group": most[2] / most[0],
+        "plan_bytes_per_group": largest[2] / largest[0],
         "group_rows": ROW_GROUP_FILES,
     } | of_manifests(root)
 
 
 def of_manifests(root):
-    """What the manifest of many groups takes to read; one's own, said again and again."""
+    """The cost of decoding a manifest with many row groups: those of a real one, repeated."""
     import arrowlog.table
     from arrowlog.snapshot.checkpoint.parts import decode_manifest, encode_manifest
 
     own = arrowlog.Table(root).snapshot().state.source.rows.parts.manifest
-    told = {}
+    seconds = {}
     for groups in (400, 4_000):
         data = encode_manifest(_tiled(own, groups), "0" * 12, 1, "benchmark")
         times = [
-            _busy(lambda data=data: decode_manifest(data, own.version, ""))
+            _cpu_seconds(lambda data=data: decode_manifest(data, own.version, ""))
             for _ in range(_REPEATED)
         ]
-        told[groups] = min(times)
-    few_s, many_s = told[400], told[4_000]
-    return {"manifest_us_per_group": max(many_s - few_s, 0) / 3_600 * 1e6}
+        seconds[groups] = min(times)
+    return {"manifest_us_per_group": max(seconds[4_000] - seconds[400], 0) / 3_600 * 1e6}
 
 
 def _tiled(own, groups, per_part=8):
@@ -251,15 +254,15 @@ def _timed(work):
     return time.perf_counter() - started
 
 
-def _busy(work):
-    """Seconds of the processor: what others do on the machine does not count."""
+def _cpu_seconds(work):
+    """CPU seconds, which other processes on the machine do not affect."""
     started = time.process_time()
     work()
     return time.process_time() - started
 
 
 def of_commits(folder):
-    """A log as writers make it: bytes of commits, and what it costs to read and follow them."""
+    """A log of small commits: their size, and the cost of replay, history and refresh."""
     import arrowlog.table
 
     root = os.path.join(folder, f"commits-{COMMITS}x{ADDS}")
@@ -280,12 +283,12 @@ def of_commits(folder):
     few = alone.remove(gone).version
     more = alone.remove([add.path for each in range(10, 15) for add in _files(each, 1)]).version
     removes = [os.path.getsize(f"{root}-1/_transaction_log/{v:020d}.json") for v in (few, more)]
-    more = COMMITS - alone.version  # what is the same for any log is in both, and falls out
+    more = COMMITS - alone.version  # the fixed cost is in both logs, and cancels out
     replay, history = (
         (fresh(name, root)["cpu"] - fresh(name, f"{root}-1")["cpu"]) / more
         for name in ("replay", "history")
     )
-    told = {
+    constants = {
         "commit_adds": ADDS,
         "commit_bytes_per_add": (several - one) / (ADDS - 1),
         "commit_bytes": one - (several - one) / (ADDS - 1),
@@ -293,7 +296,7 @@ def of_commits(folder):
         "commit_replay_us": replay * 1e6,
         "history_us_per_commit": history * 1e6,
     }
-    return told | _refreshes(arrowlog, root, table)
+    return constants | _refreshes(arrowlog, root, table)
 
 
 def _created(root):
@@ -303,8 +306,8 @@ def _created(root):
 
     fields = [("date", pa.date32()), ("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))]
     schema = pa.schema([*fields, ("value", pa.float64()), ("name", pa.string())])
-    how = {"partition_columns": ["date"], "options": {"checkpoint.enabled": False}}
-    return arrowlog.Table.create(root, schema, **how)
+    more = {"partition_columns": ["date"], "options": {"checkpoint.enabled": False}}
+    return arrowlog.Table.create(root, schema, **more)
 
 
 def _files(commit, count):
@@ -312,7 +315,7 @@ def _files(commit, count):
 
     import arrowlog.table
 
-    found = []
+    adds = []
     for each in range(count):
         number = commit * count + each
         day = dt.date(2024, 1, 1) + dt.timedelta(days=number % 365)
@@ -322,19 +325,19 @@ def _files(commit, count):
         nulls = {"null_count": dict.fromkeys(low, 0), "num_records": 1000 + each}
         path = f"date={day}/part-{number:09d}-{hash((commit, each)) & (1 << 64) - 1:032x}.parquet"
         bounds = {"min_values": low, "max_values": high}
-        found.append(arrowlog.add_file(path, {"date": day}, size=10**6, **nulls, **bounds))
-    return found
+        adds.append(arrowlog.add_file(path, {"date": day}, size=10**6, **nulls, **bounds))
+    return adds
 
 
 def _refreshes(arrowlog, root, writer):
-    """A reader on a checkpoint that follows: after few commits, and after many."""
+    """Refreshes of a reader that opened a checkpoint: after few commits, and after many."""
     arrowlog.Table(root).checkpoint()
     reader = arrowlog.Table(root)
     reader.scan("id = 5")
     times = []
     for number in range(COMMITS, COMMITS + 300):
         writer.append(_files(number, ADDS))
-        times.append(_busy(lambda: reader.refresh().version))
+        times.append(_cpu_seconds(lambda: reader.refresh().version))
     early, late = statistics.median(times[:50]), statistics.median(times[-50:])
     quiet = min(_timed(reader.refresh) for _ in range(_REPEATED))
     per_add = max(late - early, 0) / (250 * ADDS)
@@ -346,13 +349,13 @@ def _refreshes(arrowlog, root, writer):
 
 
 def of_stores():
-    """S3: listing, reading and deleting many objects, and the race for one log's next version."""
+    """S3: listing, reading and deleting many objects, and races of writers on one log."""
     from arrowlog.storage import open_store
     from benchmarks.commits import race
 
-    told = {}
-    with contextlib.ExitStack() as places:
-        proxy = places.enter_context(Proxy(places.enter_context(seaweedfs())))
+    constants = {}
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(stack.enter_context(seaweedfs())))
         options = {
             "AWS_ACCESS_KEY_ID": "benchmark",
             "AWS_SECRET_ACCESS_KEY": "benchmark",
@@ -364,40 +367,42 @@ def of_stores():
         for key in keys:
             store.replace(key, b"x" * 600)
         times = [_timed(lambda: store.list_from("_transaction_log")) for _ in range(_REPEATED)]
-        told["list_us_per_key"] = min(times) / OBJECTS * 1e6
+        constants["list_us_per_key"] = min(times) / OBJECTS * 1e6
         proxy.round_trip = TRIP
         proxy.counts.clear()
         listed = _timed(lambda: store.list_from("_transaction_log"))
-        told["list_requests_per_1000"] = sum(proxy.counts.values()) / OBJECTS * 1000
-        told["list_s_per_1000_at_20_ms"] = listed / OBJECTS * 1000
-        told["get_many_a_second_at_20_ms"] = OBJECTS / _timed(lambda: store.get_many(keys))
-        told["put_ms_at_20_ms"] = 1000 * statistics.median(
+        constants["list_requests_per_1000"] = sum(proxy.counts.values()) / OBJECTS * 1000
+        constants["list_s_per_1000_at_20_ms"] = listed / OBJECTS * 1000
+        constants["get_many_a_second_at_20_ms"] = OBJECTS / _timed(lambda: store.get_many(keys))
+        constants["put_ms_at_20_ms"] = 1000 * statistics.median(
             _timed(lambda n=n: store.put_if_absent(f"new/{n}", b"x" * 600)) for n in range(30)
         )
-        told["get_ms_at_20_ms"] = 1000 * statistics.median(
+        constants["get_ms_at_20_ms"] = 1000 * statistics.median(
             _timed(lambda key=key: store.find_many([key])) for key in keys[:30]
         )
-        told["delete_s_per_1000_at_20_ms"] = _timed(lambda: store.delete(keys)) / OBJECTS * 1000
+        constants["delete_s_per_1000_at_20_ms"] = (
+            _timed(lambda: store.delete(keys)) / OBJECTS * 1000
+        )
         for writers in (1, 4, 16):
             runs = [
                 race("arrowlog", f"s3://{BUCKET}/race-{writers}-{n}", options, writers, 160)
                 for n in range(_RACES)
             ]
-            found = sorted(runs, key=lambda run: run["rate"])[_RACES // 2]
-            told[f"race_{writers}"] = found["rate"]
-            told[f"race_{writers}_p99_ms"] = found["p99"]
-    return told
+            median = sorted(runs, key=lambda run: run["rate"])[_RACES // 2]
+            constants[f"race_{writers}"] = median["rate"]
+            constants[f"race_{writers}_p99_ms"] = median["p99"]
+    return constants
 
 
 def of_spark(folder):
-    """A checkpoint of commits made by Spark's tasks on this machine: two at a time."""
+    """A checkpoint written from commits by Spark on this machine, two tasks at a time."""
     runs = []
     for size in (SMALL, LARGE):
         root = beyond.build(folder, size)
-        found = beyond.measured("Spark, checkpoint", root)
-        if found["answer"] != beyond.live(size):
-            raise SystemExit(f"Spark failed:\n{found['errors']}")
-        runs.append(found)
+        result = beyond.measured("Spark, checkpoint", root)
+        if result["answer"] != beyond.live(size):
+            raise SystemExit(f"Spark failed:\n{result['errors']}")
+        runs.append(result)
     return {
         "spark_cpu_s_per_m": slope(*runs, "cpu"),
         "spark_cpu_s": runs[0]["cpu"] - slope(*runs, "cpu") * SMALL / MILLION,
@@ -408,9 +413,9 @@ def of_spark(folder):
 
 
 def measure(folder):
-    """All constants, with what they were measured on."""
+    """All constants, with the machine and the sizes they were measured on."""
     os.makedirs(folder, exist_ok=True)
-    told = {
+    constants = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}",
         "sizes": [SMALL, LARGE],
@@ -424,46 +429,47 @@ def measure(folder):
     )
     for name, step in steps:
         started = time.perf_counter()
-        told |= {key: _short(value) for key, value in step().items()}
+        constants |= {key: _rounded(value) for key, value in step().items()}
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
-    return told
+    return constants
 
 
 def check(folder, files):
-    """The same at a size that no constant was taken from."""
+    """Measure what the model predicts, at a size that was not used to fit it."""
     import arrowlog.table
 
     root = beyond.build(folder, files)
-    replay, made = fresh("replay", root), fresh("checkpoint", root)
+    replay, checkpoint = fresh("replay", root), fresh("checkpoint", root)
     sizes = checkpoint_bytes(root)
     plans = [
-        _busy(lambda: arrowlog.Table(root).scan("date = '2024-01-10'").num_files)
+        _cpu_seconds(lambda: arrowlog.Table(root).scan("date = '2024-01-10'").num_files)
         for _ in range(_REPEATED)
     ]
-    said = manifest_of(root)[0]
-    beyond.forget(root)
+    manifest_bytes = manifest_of(root)[0]
+    beyond.delete_checkpoints(root)
     spark = beyond.measured("Spark, checkpoint", root)
-    found = {
+    measured = {
         "replay_s": replay["cpu"],
         "replay_mb": replay["mb"],
-        "checkpoint_s": made["cpu"],
-        "checkpoint_mb": made["mb"],
+        "checkpoint_s": checkpoint["cpu"],
+        "checkpoint_mb": checkpoint["mb"],
         "parquet_bytes": sizes["parquet"],
         "json_bytes": sizes["json"],
-        "manifest_bytes": said,
+        "manifest_bytes": manifest_bytes,
         "plan_ms": min(plans) * 1000,
         "spark_s": spark["cpu"],
         "spark_driver_mb": spark["driver"],
     }
-    return {name: _short(value) for name, value in found.items()}
+    return {name: _rounded(value) for name, value in measured.items()}
 
 
-def _short(value):
-    """Three digits that count: more would be noise. What was counted stays."""
+def _rounded(value):
+    """Three significant digits, since more would be noise; counts are exact."""
     return value if isinstance(value, int) else float(f"{value:.3g}")
 
 
 def main():
+    """Run one job in this process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.constants", description=__doc__)
     parser.add_argument("job", choices=list(JOBS))
     parser.add_argument("root")

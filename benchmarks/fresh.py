@@ -1,4 +1,4 @@
-"""Run a measurement in a process of its own, in turn with the peers', and compare the answers."""
+"""Run measurements in fresh processes, alternating between engines, and compare the answers."""
 
 import json
 import os
@@ -11,11 +11,12 @@ from benchmarks.figures import Figure
 from benchmarks.measure import PRELOAD
 
 HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Who takes so long for a process does not come to that round; in a hurry, sooner.
+# {round: seconds}: from that round on, engines whose first run took longer are left out.
 SLOW_SECONDS = {4: 5, 2: 12}
 SLOW_QUICK = {2: 1.5}
-LATE_SECONDS, LATE_BUILD = 900, 7200
-# Where measured processes keep compiled modules: installed packages have them, a checkout may not.
+TIMEOUT_SECONDS, BUILD_TIMEOUT_SECONDS = 900, 7200
+# Measured processes use compiled modules, as installed packages do. A checkout may be read-only,
+# or used with PYTHONDONTWRITEBYTECODE, so they are kept in a folder of their own.
 COMPILED = {
     "PYTHONPYCACHEPREFIX": os.path.join(tempfile.gettempdir(), f"arrowlog-compiled-{os.getuid()}"),
     "PYTHONDONTWRITEBYTECODE": "",
@@ -23,22 +24,22 @@ COMPILED = {
 
 
 class Failed(Exception):
-    """A measurement could not be made, or is worth nothing. The text says why."""
+    """A measurement failed, or its result cannot be used. The message says why."""
 
 
 def progress(text):
-    """What is being done, on stderr: one line that is written over on a terminal."""
+    """Show on stderr what is being done: on a terminal, one line that is overwritten."""
     if sys.stderr.isatty():
         print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
     elif text:
         print(text, file=sys.stderr, flush=True)
 
 
-def python(*arguments, env=None, late=LATE_SECONDS):
-    """Run a module of the benchmarks in a fresh process with compiled modules; what it printed."""
+def python(*arguments, env=None, timeout=TIMEOUT_SECONDS):
+    """Run a module of the benchmarks in a fresh process, with compiled modules; its output."""
     command = [sys.executable, "-m", *map(str, arguments)]
     path = os.pathsep.join(filter(None, (HOME, os.environ.get("PYTHONPATH"))))
-    # Warnings of a peer are not our business, and its output is ours alone.
+    # The output is parsed, so it must not contain the warnings of a peer.
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", **COMPILED}
     environment |= env or {}
     try:
@@ -48,92 +49,93 @@ def python(*arguments, env=None, late=LATE_SECONDS):
             text=True,
             check=False,
             env=environment,
-            timeout=late,
+            timeout=timeout,
         )
     except subprocess.TimeoutExpired:
-        raise Failed(f"{' '.join(command[2:])} took more than {late} s") from None
+        raise Failed(f"{' '.join(command[2:])} took more than {timeout} s") from None
     if done.returncode:
         raise Failed(f"{' '.join(command[2:])} failed:\n{done.stderr.strip()[-3000:]}")
     return done.stdout
 
 
-_loaded = {}  # what is measured -> modules that its job imports
+_loaded = {}  # key of a measurement -> modules that its job imports
 
 
 def without_imports(key, run):
-    """One run of `run(environment)`, with what its job loads imported before it is timed.
+    """Call `run(environment)` such that its job's imports happen before the job is timed.
 
-    The first run of a key imports modules within the job, and tells which; it is not counted.
+    The first run of a key imports modules within the job, and reports which; it is not counted.
     """
     if key not in _loaded:
-        found = run({PRELOAD: ""})
-        _loaded[key] = found["loaded"]
-        if not found["loaded"]:
-            return found
+        result = run({PRELOAD: ""})
+        _loaded[key] = result["loaded"]
+        if not result["loaded"]:
+            return result
     return run({PRELOAD: ",".join(_loaded[key])})
 
 
-def measure(who, case, root, *arguments, env=None, imports=False):
-    """One run of one case by one engine: {"ms", "cpu", "mb", "answer"}.
+def measure(engine, case, root, *arguments, env=None, imports=False):
+    """Run one case once, by one engine: {"ms", "cpu", "mb", "answer"}.
 
-    Modules that the job imports are imported beforehand (`without_imports`). With `imports` they
-    count, as where imports are what is measured.
+    Modules that the job imports are imported beforehand (`without_imports`), unless `imports` says
+    that they are part of the measurement.
     """
 
     def run(preload):
         environment = {**(env or {}), **preload}
-        command = ("benchmarks.measure", who, case, root, *arguments)
+        command = ("benchmarks.measure", engine, case, root, *arguments)
         return json.loads(python(*command, env=environment))
 
-    return run({PRELOAD: ""}) if imports else without_imports((who, case), run)
+    return run({PRELOAD: ""}) if imports else without_imports((engine, case), run)
 
 
 def in_turn(case, shape, jobs, rounds, *, x=None, slow=SLOW_SECONDS):
-    """A row: each job (`{who: function → measure's dict}`) in turn, `rounds` times.
+    """Measure a row: call each of `jobs` ({engine: function that measures}) once per round.
 
-    The answers must be the same, of all and every time, or nothing that was measured is of use.
+    Raises `Failed` unless all answers are equal, since the times cannot be compared then.
     """
-    found = {who: [] for who in jobs}
-    took = {}
+    runs = {engine: [] for engine in jobs}
+    first_seconds = {}
     for number in range(1, rounds + 1):
         progress(f"{case} {shape}: round {number} of {rounds}")
-        for who, job in jobs.items():
-            if not too_slow(number, took.get(who, 0), slow):
+        for engine, job in jobs.items():
+            if not too_slow(number, first_seconds.get(engine, 0), slow):
                 started = time.monotonic()
-                found[who].append(job())
-                took.setdefault(who, time.monotonic() - started)
+                runs[engine].append(job())
+                first_seconds.setdefault(engine, time.monotonic() - started)
     progress("")
-    same(f"{case} {shape}", {who: [run["answer"] for run in runs] for who, runs in found.items()})
+    answers = {engine: [run["answer"] for run in some] for engine, some in runs.items()}
+    check_answers(f"{case} {shape}", answers)
     return [
         Figure(
             case,
             shape,
-            who,
-            tuple(round(run["ms"], 4) for run in runs),
-            max(run["mb"] for run in runs),
+            engine,
+            tuple(round(run["ms"], 4) for run in some),
+            max(run["mb"] for run in some),
             x=x,
-            cpu=tuple(round(run["cpu"], 4) for run in runs),
+            cpu=tuple(round(run["cpu"], 4) for run in some),
         )
-        for who, runs in found.items()
+        for engine, some in runs.items()
     ]
 
 
 def too_slow(number, seconds, slow=SLOW_SECONDS):
-    """Whether the first run took so long that a round is left out.
+    """Whether an engine whose first run took so many seconds is left out of a round.
 
     >>> [too_slow(number, 25) for number in (1, 2, 5)]
     [False, True, True]
     >>> [too_slow(number, 7) for number in (3, 4)]
     [False, True]
     """
-    return any(number >= first and seconds > most for first, most in slow.items())
+    return any(number >= first and seconds > limit for first, limit in slow.items())
 
 
-def same(what, answers):
-    """Stop if the answers of who took part are not the same."""
+def check_answers(title, answers):
+    """Raise `Failed` unless all answers of all engines ({engine: [answer, …]}) are equal."""
     if len({json.dumps(answer) for some in answers.values() for answer in some}) > 1:
-        told = "\n".join(f"  {who}: {some}" for who, some in answers.items())
+        lines = "\n".join(f"  {engine}: {some}" for engine, some in answers.items())
         raise Failed(
-            f"{what}: the answers differ, so the times say nothing.\n{told}\n"
-            "If a table was left half built, delete the folder of tables and run again."
+            f"{title}: the answers differ, so the times cannot be compared.\n{lines}\n"
+            "If a table was left incomplete, delete the folder of tables and run again."
         )

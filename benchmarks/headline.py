@@ -1,6 +1,6 @@
-"""The rows that stand for all: what docs/benchmarks.md and the chart show. Pure."""
+"""The most important rows, which docs/benchmarks.md and the chart show. Pure."""
 
-from benchmarks.figures import OURS, of, ratio, rows_of
+from benchmarks.figures import ARROWLOG, PER_SECOND, figure_of, ratio, rows_of
 from benchmarks.report import TIMES, number, times
 from benchmarks.spark import FULL, labels
 from benchmarks.tables import Shape
@@ -8,10 +8,11 @@ from benchmarks.tables import Shape
 START, END = "<!-- benchmark:start -->", "<!-- benchmark:end -->"
 _SPARK = labels(FULL)
 _MANY, _MILLION = str(Shape(10_000, 2)), str(Shape(50, 20_000, 50))
-_HOW = (
-    "Medians of milliseconds, or of commits a second; beside them the highest peak of memory. "
-    f"A ratio above 1{TIMES} says that arrowlog is better."
+_EXPLANATION = (
+    "Medians, in milliseconds or in commits per second (/s); in parentheses peak memory. "
+    f"A ratio above 1{TIMES} means that arrowlog is better."
 )
+# (case, shape) of each row.
 HEADLINE = [
     ("open", str(Shape(1000, 10))),
     ("open", str(Shape(50, 4000))),
@@ -45,46 +46,49 @@ HEADLINE = [
 
 
 def headline(figures):
-    """Those rows; of a run that is not whole, all that have a peer and are not of a curve."""
+    """The rows in `HEADLINE`.
+
+    If a run has few of them (`--quick`, `--only`), all rows with a ratio that are not on a curve.
+    """
     rows = {(row[0].case, row[0].shape): row for row in rows_of(figures)}
-    found = [rows[key] for key in HEADLINE if key in rows]
-    if len(found) > len(HEADLINE) // 2:
-        return found
+    chosen = [rows[key] for key in HEADLINE if key in rows]
+    if len(chosen) > len(HEADLINE) // 2:
+        return chosen
     return [row for row in rows.values() if row[0].x is None and _has_ratio(row)]
 
 
 def _has_ratio(row):
-    return any(ratio(row, figure.who) for figure in row if figure.who != OURS)
+    return any(ratio(row, figure.engine) for figure in row if figure.engine != ARROWLOG)
 
 
 def short(title):
-    """The words of a title that are enough beside a shape."""
+    """The part of a title that is shown next to a shape."""
     return title.partition(":")[0]
 
 
 def markdown(figures, titles, command, about, printed):
-    """The block between the marks: the table, what it was measured on, and every case."""
+    """The block between the markers: the table, the machine (`about`), and the printed tables."""
     lines = [
         "| | arrowlog | deltalake or Spark | | PyIceberg | |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in headline(figures):
         title = titles.get(row[0].case, row[0].case)
-        cells = [_cell(of(row, OURS))]
-        for names in (("deltalake", "spark"), ("pyiceberg",)):
-            who = next((name for name in names if of(row, name)), names[0])
-            cells += [_cell(of(row, who)), _bold(times(ratio(row, who)).replace("x", TIMES))]
+        cells = [_cell(figure_of(row, ARROWLOG))]
+        for peers in (("deltalake", "spark"), ("pyiceberg",)):
+            peer = next((name for name in peers if figure_of(row, name)), peers[0])
+            cells += [_cell(figure_of(row, peer))]
+            cells += [_bold(times(ratio(row, peer)).replace("x", TIMES))]
         lines.append(
             f"| {short(title)}: {row[0].shape} | {' | '.join(cells)} |".replace(" x ", f" {TIMES} ")
         )
-    told = about.replace("\n", "  \n")
     return "\n".join(
         [
             START,
             *lines,
             "",
-            f"{_HOW} Measured by `{command}` on:  ",
-            told,
+            f"{_EXPLANATION} Measured by `{command}` on:  ",
+            about.replace("\n", "  \n"),
             "",
             "<details><summary>Every case</summary>",
             "",
@@ -101,7 +105,7 @@ def markdown(figures, titles, command, about, printed):
 def _cell(figure):
     if figure is None:
         return ""
-    unit = " /s" if figure.unit == "a second" else ""
+    unit = " /s" if figure.unit == PER_SECOND else ""
     return f"{number(figure.median)}{unit}" + (f" ({figure.mb:,.0f} MB)" if figure.mb else "")
 
 
@@ -109,8 +113,8 @@ def _bold(text):
     return f"**{text}**" if text else ""
 
 
-def put(text, block):
-    """A text with the block between its marks replaced; ValueError if it has no marks."""
+def replace_block(text, block):
+    """Replace the block between the markers of a text. Raises ValueError if it has none."""
     before, start, rest = text.partition(START)
     _, end, after = rest.partition(END)
     if not start or not end:

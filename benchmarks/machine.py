@@ -1,4 +1,4 @@
-"""What machine and what versions: times mean nothing without them."""
+"""The machine and the installed versions, which are stored and printed with every run."""
 
 import importlib.metadata
 import os
@@ -10,11 +10,11 @@ from benchmarks.fresh import HOME
 
 PACKAGES = ("arrowlog", "deltalake", "pyiceberg", "polars", "pyarrow", "duckdb", "pyspark")
 INSTALL = "pip install -c constraints.txt -e '.[dev,bench]'"
-BUSY = 0.5  # of the processors, in the last minute, some of which is what came before
+BUSY_LOAD = 0.5  # per core, averaged over a minute, which may include an earlier benchmark
 
 
 def machine(folder):
-    """Model and number of processors, memory, file system of the tables, load, as a dict."""
+    """CPU model, cores, memory, file system of the tables, load and time, as a dict."""
     load = os.getloadavg()[0]
     return {
         "cpu": _cpu(),
@@ -23,44 +23,45 @@ def machine(folder):
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "file_system": file_system(folder),
         "load": round(load, 2),
-        "busy": load > BUSY * (os.cpu_count() or 1),
+        "busy": load > BUSY_LOAD * (os.cpu_count() or 1),
         "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
 
 
 def versions():
-    """What is installed, by name; None is not installed."""
-    found = {"python": platform.python_version()}
+    """Versions of Python and the packages, None for those not installed, and the commit."""
+    installed = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    found["commit"] = _commit()
-    return found
+            installed[name] = None
+    installed["commit"] = _commit()
+    return installed
 
 
-def told(seen, found):
-    """Both, for people."""
+def describe(machine, versions):
+    """The results of `machine` and `versions` as text."""
     lines = [
         (
-            f"{seen['cpu']}, {seen['cores']} cores, {seen['memory_gb']:g} GB, {seen['system']}, "
-            f"tables on {seen['file_system']}, load {seen['load']:g}, {seen['time']}"
+            f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']:g} GB, "
+            f"{machine['system']}, tables on {machine['file_system']}, "
+            f"load {machine['load']:g}, {machine['time']}"
         ),
         ", ".join(
             f"{'Python' if name == 'python' else name} {version}"
-            + (f" ({found['commit']})" if name == "arrowlog" and found["commit"] else "")
-            for name, version in found.items()
+            + (f" ({versions['commit']})" if name == "arrowlog" and versions["commit"] else "")
+            for name, version in versions.items()
             if version and name != "commit"
         ),
     ]
-    missing = [name for name in PACKAGES if not found[name]]
+    missing = [name for name in PACKAGES if not versions[name]]
     if missing:
-        lines.append(f"not installed: {', '.join(missing)}. To have all: {INSTALL}")
-    if seen["busy"]:
+        lines.append(f"not installed: {', '.join(missing)}. To install all: {INSTALL}")
+    if machine["busy"]:
         lines.append(
-            "The machine is busy: times will be too long and uneven. Ratios hold better, since all "
-            "take turns."
+            "The machine is busy: times will be too long and will vary. Ratios are more reliable, "
+            "since the engines alternate."
         )
     return "\n".join(lines)
 
@@ -75,23 +76,23 @@ def _cpu():
 
 
 def file_system(folder):
-    """The kind of file system that a folder is on."""
+    """The type of the file system of a folder."""
     folder = os.path.realpath(folder)
-    found = ("", "unknown")
+    mounted, file_system_type = "", "unknown"
     try:
         with open("/proc/mounts") as text:
             for line in text:
-                _, place, kind, *_ = line.split()
-                inside = place == "/" or f"{folder}/".startswith(f"{place}/")
-                if inside and len(place) >= len(found[0]):
-                    found = (place, kind)
+                _, mount_point, kind, *_ = line.split()
+                inside = mount_point == "/" or f"{folder}/".startswith(f"{mount_point}/")
+                if inside and len(mount_point) >= len(mounted):
+                    mounted, file_system_type = mount_point, kind
     except OSError:
         return platform.system()
-    return found[1]
+    return file_system_type
 
 
 def _commit():
-    """Of the code that is measured, with a + if it was changed since; None outside of git."""
+    """The measured commit, with a + if files were modified; None outside a git repository."""
     try:
         command = ["git", "-C", HOME, "describe", "--always", "--dirty=+", "--exclude=*"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,14 +1,14 @@
-"""The manifests of table states in Avro, decoded in fresh processes beside fastavro.
+"""Avro manifests and tables with an Avro state, read in fresh processes by arrowlog and fastavro.
 
-`run(folder, rounds, quick)` gives figures for the command; by itself:
+`run(folder, rounds, quick)` is the job `avro` of `python -m benchmarks`. On the command line:
 
   python -m benchmarks.manifests FOLDER ROUNDS          70,000 and 1,000,000 entries
-  python -m benchmarks.manifests decode WHO FIELDS FILE...   one run, as JSON
-  python -m benchmarks.manifests ask WHO QUESTION TABLE      the same for a table with a state
+  python -m benchmarks.manifests decode READER FIELDS FILE...   one run, as JSON
+  python -m benchmarks.manifests query READER QUERY TABLE       the same for a table with a state
 
-A question on a table is `list`, all live files with typed statistics, or `plan`, the files of one
-partition value; fastavro reads what a user would write by hand, dictionaries. Imports are not
-counted, as in all other cases, but where the label says so.
+A query is `list`, all live files with typed statistics, or `plan`, the files of one partition
+value. fastavro reads dictionaries, with the code that a user would write. As in all other cases,
+imports are not counted, unless the label says so.
 """
 
 import glob
@@ -17,19 +17,19 @@ import os
 import sys
 
 from benchmarks.fresh import in_turn, python, without_imports
-from benchmarks.measure import PRELOAD, once_loading
+from benchmarks.measure import PRELOAD, measure_with_modules
 
-ENTRIES = 50_000  # a manifest: what other writers put into one
-LIMIT = 1 << 29
+ENTRIES = 50_000  # per manifest, as other writers do
+LIMIT = 1 << 29  # bytes of a decoded manifest
 PLAN_FIELDS = ("path", "size", "partitionValues", "numRecords")
 ALL, PLAN = "all", "plan"
 LIST = "list"
 READERS = ("arrowlog", "fastavro")
-DAY = "2024-02-03"  # about 1 of 28 days of 1 of 12 months, which fills one manifest in twelve
+DAY = "2024-02-03"  # its month fills one manifest in twelve, and has 28 days
 
 
 def write(folder, entries):
-    """Write manifests of `entries` entries with partition values, bounds and doc mappings."""
+    """Write manifests with `entries` entries in total: partition values, bounds, doc mappings."""
     import pyarrow as pa
 
     from arrowlog.formats.indextables import encode_manifest
@@ -73,7 +73,8 @@ def write(folder, entries):
             file.write(data)
 
 
-def by_arrowlog(files, fields):
+def decode_with_arrowlog(files, fields):
+    """Number of entries and the sum of their sizes."""
     import pyarrow.compute as pc
 
     from arrowlog.decode import decode_file_entries
@@ -86,7 +87,8 @@ def by_arrowlog(files, fields):
     return [sum(t.num_rows for t in tables), sum(pc.sum(t["size"]).as_py() for t in tables)]
 
 
-def by_fastavro(files, _fields):
+def decode_with_fastavro(files, _fields):
+    """Number of entries and the sum of their sizes; always decodes all fields."""
     import fastavro
 
     entries = []
@@ -96,10 +98,10 @@ def by_fastavro(files, _fields):
     return [len(entries), sum(entry["size"] for entry in entries)]
 
 
-def decode(who, fields, files):
+def decode(engine, fields, files):
     """One run in this process: {"ms", "cpu", "mb", "answer", "loaded"}."""
-    job = {"arrowlog": by_arrowlog, "fastavro": by_fastavro}[who]
-    return once_loading(lambda: job(files, fields))
+    job = {"arrowlog": decode_with_arrowlog, "fastavro": decode_with_fastavro}[engine]
+    return measure_with_modules(lambda: job(files, fields))
 
 
 def write_table(place, folder):
@@ -134,11 +136,12 @@ def write_table(place, folder):
     testing.write_file(place, f"{state_folder_name(1)}/_manifest.avro", data)
 
 
-def ask_arrowlog(place, question):
+def query_with_arrowlog(place, query):
+    """Number of files and the sum of their sizes."""
     import arrowlog
 
     table = arrowlog.Table(place)
-    if question == PLAN:
+    if query == PLAN:
         plan = table.scan(f"date = DATE '{DAY}'")
         return [plan.num_files, plan.size_bytes]
     import pyarrow.compute as pc
@@ -147,7 +150,8 @@ def ask_arrowlog(place, question):
     return [files.num_rows, pc.sum(files["size_bytes"]).as_py()]
 
 
-def ask_fastavro(place, question):
+def query_with_fastavro(place, query):
+    """Number of files and the sum of their sizes."""
     import fastavro
 
     log = os.path.join(place, "_transaction_log")
@@ -157,44 +161,44 @@ def ask_fastavro(place, question):
     files = {}
     for item in record["manifests"]:
         bounds = item["partitionBounds"]["date"]
-        if question == PLAN and not bounds["min"] <= DAY <= bounds["max"]:
+        if query == PLAN and not bounds["min"] <= DAY <= bounds["max"]:
             continue
         with open(os.path.join(log, item["path"]), "rb") as file:
             files.update((entry["path"], entry) for entry in fastavro.reader(file))
     chosen = list(files.values())
-    if question == PLAN:
+    if query == PLAN:
         chosen = [entry for entry in chosen if entry["partitionValues"]["date"] == DAY]
     return [len(chosen), sum(entry["size"] for entry in chosen)]
 
 
-def ask(who, question, place):
-    """One question in this process: {"ms", "cpu", "mb", "answer", "loaded"}."""
-    job = {"arrowlog": ask_arrowlog, "fastavro": ask_fastavro}[who]
-    return once_loading(lambda: job(place, question))
+def query(engine, query_name, place):
+    """One query in this process: {"ms", "cpu", "mb", "answer", "loaded"}."""
+    job = {"arrowlog": query_with_arrowlog, "fastavro": query_with_fastavro}[engine]
+    return measure_with_modules(lambda: job(place, query_name))
 
 
 def jobs_of(*arguments, imports=False):
-    """A job for each reader: `python -m benchmarks.manifests ACTION WHO …` in a fresh process.
+    """A job for each reader: `python -m benchmarks.manifests ACTION READER …` in a fresh process.
 
-    With `imports`, those of the reader count as well.
+    With `imports`, the reader's imports are part of the measurement.
     """
     action, *rest = arguments
 
-    def job(who):
+    def job(engine):
         def run(environment):
-            command = ("benchmarks.manifests", action, who, *rest)
+            command = ("benchmarks.manifests", action, engine, *rest)
             return json.loads(python(*command, env=environment))
 
         def without():
-            return without_imports((action, who, *rest), run)
+            return without_imports((action, engine, *rest), run)
 
         return (lambda: run({PRELOAD: ""})) if imports else without
 
-    return {who: job(who) for who in READERS}
+    return {engine: job(engine) for engine in READERS}
 
 
 def run(folder, rounds, quick):
-    """Figures for listing all entries, and for a plan that opens one manifest."""
+    """The figures of decoding manifests, and of listing and planning tables with a state."""
     figures = []
     for entries in (70_000,) if quick else (70_000, 1_000_000):
         place = os.path.join(folder, f"manifests-{entries}")
@@ -209,10 +213,13 @@ def run(folder, rounds, quick):
         table = os.path.join(folder, f"states-{entries}")
         if not os.path.exists(table):
             write_table(table, place)
-        for question, shape in ((LIST, "listed with typed statistics"), (PLAN, "one day planned")):
+        for query_name, shape in (
+            (LIST, "listed with typed statistics"),
+            (PLAN, "one day planned"),
+        ):
             label = f"table of {entries:,} files, {shape}"
-            figures += in_turn("avro", label, jobs_of("ask", question, table), rounds)
-            jobs = jobs_of("ask", question, table, imports=True)
+            figures += in_turn("avro", label, jobs_of("query", query_name, table), rounds)
+            jobs = jobs_of("query", query_name, table, imports=True)
             figures += in_turn("avro", f"{label}, with imports", jobs, rounds)
     return figures
 
@@ -220,11 +227,11 @@ def run(folder, rounds, quick):
 if __name__ == "__main__":
     if sys.argv[1] == "decode":
         print(json.dumps(decode(sys.argv[2], sys.argv[3], sys.argv[4:])))
-    elif sys.argv[1] == "ask":
-        print(json.dumps(ask(sys.argv[2], sys.argv[3], sys.argv[4])))
+    elif sys.argv[1] == "query":
+        print(json.dumps(query(sys.argv[2], sys.argv[3], sys.argv[4])))
     else:
         for figure in run(sys.argv[1], int(sys.argv[2]), quick=False):
             print(
-                f"{figure.shape}: {figure.who} ms {[round(ms) for ms in figure.runs]}"
+                f"{figure.shape}: {figure.engine} ms {[round(ms) for ms in figure.runs]}"
                 f" cpu {[round(ms) for ms in figure.cpu]} MB {round(figure.mb)}"
             )

@@ -1,9 +1,9 @@
-"""An S3 server in memory with a delay, for what is measured on the side of its clients.
+"""An S3 server in memory with simulated latency, for measuring clients.
 
-A request takes it about 50 µs: a real server and a proxy that delays take fifteen times that, and
-with few cores that is most of what is measured. Every request is carried out half a round trip
-after it has arrived, and answered another half later. Conditional puts are atomic: one thread
-carries out one request after the other. It keeps no dates and knows nothing of multipart uploads.
+A request takes it about 50 µs. A real server and a proxy take fifteen times as long, which with few
+cores would be most of what is measured. Every request is executed half a round trip after it
+arrived, and the response is sent another half later. Conditional puts are atomic, since one thread
+executes all requests. Dates and multipart uploads are not supported.
 """
 
 import bisect
@@ -26,7 +26,7 @@ _WHY = {200: "OK", 204: "No Content", 206: "Partial Content", 404: "Not Found", 
 
 
 class Objects:
-    """One bucket: keys, contents and entity tags, with the answers to requests.
+    """A bucket: keys, contents and entity tags, and the responses to requests.
 
     >>> objects = Objects()
     >>> objects.answer("PUT", "a/1", {}, {"if-none-match": "*"}, b"x")[:15]
@@ -43,7 +43,7 @@ class Objects:
         self._tags = count(1)
 
     def answer(self, method, key, query, headers, body):
-        """Carry a request out; returns the whole response."""
+        """Execute a request; returns the whole response."""
         if not key:
             return self._of_bucket(method, query, body)
         if method == "PUT":
@@ -88,7 +88,7 @@ class Objects:
         return _response(200, self._page(query) if method == "GET" else b"", _XML, method)
 
     def _page(self, query):
-        """One page of a listing, with the prefixes up to a delimiter if there is one."""
+        """A page of a listing, with common prefixes if the request has a delimiter."""
         prefix, delimiter = (query.get(name, [""])[0] for name in ("prefix", "delimiter"))
         after = query.get("continuation-token", query.get("start-after", [""]))[0]
         position = bisect.bisect_left(self._keys, prefix)
@@ -135,7 +135,7 @@ def _error(status, code, method):
 
 
 class _Client:
-    """A connection; `received` is what has arrived of the next request."""
+    """A connection; `received` are the bytes of the next request so far."""
 
     def __init__(self, connection):
         self.connection, self.received, self.to_send, self.busy = connection, b"", b"", False
@@ -144,7 +144,7 @@ class _Client:
 class MemoryS3:
     """The server, in a thread. `round_trip` (seconds) may be changed at any time.
 
-    `counts` are the requests by method. Any bucket name stands for the same bucket.
+    `counts` has the number of requests by method. All bucket names refer to the same bucket.
     """
 
     def __init__(self):
@@ -157,6 +157,7 @@ class MemoryS3:
 
     @property
     def url(self):
+        """The address of the server."""
         return f"http://127.0.0.1:{self._port}"
 
     def __enter__(self):
@@ -224,7 +225,7 @@ class MemoryS3:
         client.connection = None
 
     def _next(self, client):
-        """Take a complete request, if there is one and none is being answered."""
+        """Start the next request if it has arrived completely and no other is in progress."""
         head, end, rest = client.received.partition(b"\r\n\r\n")
         if client.busy or not end:
             return
@@ -242,17 +243,17 @@ class MemoryS3:
         path, _, query = target.partition("?")
         key = unquote(path).lstrip("/").partition("/")[2]
         request = (method, key, parse_qs(query, keep_blank_values=True), headers, rest[:size])
-        self._after(self._carry_out, client, request)
+        self._after(self._execute, client, request)
 
     def _after(self, job, client, argument):
-        """Do something half a round trip later."""
+        """Schedule a job for half a round trip later."""
         if self.round_trip:
             at = time.monotonic() + self.round_trip / 2
             heapq.heappush(self._later, (at, next(self._numbers), job, client, argument))
         else:
             job(client, argument)
 
-    def _carry_out(self, client, request):
+    def _execute(self, client, request):
         self._after(self._answer, client, self._objects.answer(*request))
 
     def _answer(self, client, response):
@@ -263,7 +264,7 @@ class MemoryS3:
             self._next(client)
 
     def _send(self, client, data):
-        """Send what is possible now, the rest when the connection takes it."""
+        """Send as much as the connection accepts now, the rest when it accepts more."""
         client.to_send += data
         try:
             sent = client.connection.send(client.to_send)

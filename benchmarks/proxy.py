@@ -1,7 +1,7 @@
-"""A wire with a length: a TCP proxy that delays, and counts the HTTP requests that pass.
+"""A TCP proxy that adds latency and counts HTTP requests.
 
-Every byte arrives half a round trip after it was sent, in either direction, however many are on
-their way. It runs in a thread of the benchmark, which has nothing else to do meanwhile.
+Every byte arrives half a round trip after it was sent, in both directions, without a limit on the
+bytes in transit. The proxy runs in a thread of the benchmark, which is idle meanwhile.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ _CHUNK = 1 << 16
 
 
 class Requests:
-    """Finds where requests begin in what a client sends, and counts them by method.
+    r"""Finds the starts of requests in the bytes that a client sends, and counts them by method.
 
-    >>> seen = Counter()
-    >>> sent = Requests(seen)
-    >>> sent.feed(b"PUT /a HTTP/1.1\\r\\nContent-Length: 3\\r\\n\\r\\nGET")
-    >>> sent.feed(b"GET /a HTT"); sent.feed(b"P/1.1\\r\\n\\r\\n")
-    >>> dict(seen)
+    >>> counts = Counter()
+    >>> requests = Requests(counts)
+    >>> requests.feed(b"PUT /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nGET")
+    >>> requests.feed(b"GET /a HTT"); requests.feed(b"P/1.1\r\n\r\n")
+    >>> dict(counts)
     {'PUT': 1, 'GET': 1}
     """
 
@@ -29,6 +29,7 @@ class Requests:
         self._body = 0
 
     def feed(self, data):
+        """Process the next bytes, split anywhere."""
         while data:
             if self._body:
                 skipped = min(self._body, len(data))
@@ -52,7 +53,7 @@ class Requests:
 
 
 class Proxy:
-    """Between clients and a server on this machine. `round_trip` may be changed at any time."""
+    """A proxy for a server on this machine. `round_trip` may be changed at any time."""
 
     def __init__(self, port):
         self.round_trip = 0.0  # seconds
@@ -64,6 +65,7 @@ class Proxy:
 
     @property
     def url(self):
+        """The address of the proxy."""
         return f"http://127.0.0.1:{self._port}"
 
     def __enter__(self):
@@ -87,7 +89,7 @@ class Proxy:
         await asyncio.gather(*open_ones, return_exceptions=True)
         for end in self._ends:
             end.close()
-        await asyncio.sleep(0)  # what was closed is let go of in the loop's next turn
+        await asyncio.sleep(0)  # closed connections are released in the next iteration
 
     async def _serve(self, reader, writer):
         try:
@@ -102,13 +104,13 @@ class Proxy:
                 self._carry(reader, back, requests.feed), self._carry(there, writer, None)
             )
         except asyncio.CancelledError:
-            pass  # asyncio's streams complain of a task that ends as cancelled
+            pass  # asyncio logs an error if the task of a connection ends as cancelled
         finally:
-            for end in (writer, back):  # what is on its way arrives first
+            for end in (writer, back):  # after the bytes in transit
                 self._loop.call_later(self.round_trip / 2, end.close)
 
     async def _carry(self, reader, writer, feed):
-        """One direction, until it ends; then the other end hears of it, as late as of the rest."""
+        """Forward one direction until it ends; the end is forwarded with the same delay."""
         loop = asyncio.get_running_loop()
         data = b"."
         while data:

@@ -1,11 +1,12 @@
-"""A table of 100,000,000 files and 100 commits a second: what it costs, by constants measured here.
+"""The cost of a table of 100,000,000 files and 100 commits per second, from measured constants.
 
 python -m benchmarks.scale               the tables of docs/scale.md, from docs/scale-constants.json
-python -m benchmarks.scale --measure     measure the constants again; a few minutes
-python -m benchmarks.scale --check       measure what the model foretells at 4,000,000 files
-python -m benchmarks.scale --write       put the tables into docs/scale.md
+python -m benchmarks.scale --measure     measure the constants again; some minutes
+python -m benchmarks.scale --check       measure what the model predicts for 4,000,000 files
+python -m benchmarks.scale --write       write the tables into docs/scale.md
 
-The arithmetic is in `benchmarks.costs`, the race for versions in `benchmarks.slots`.
+The model is in `benchmarks.costs`, the simulation of races in `benchmarks.races`. Each function
+below that takes the constants `c` returns a table in Markdown.
 """
 
 import argparse
@@ -15,8 +16,8 @@ import re
 from dataclasses import replace
 
 from benchmarks import costs
-from benchmarks.costs import ASKED, DAY, Load
-from benchmarks.written import grid, short, size, span
+from benchmarks.costs import BASE_LOAD, DAY, Load
+from benchmarks.formatting import markdown_table, short, size, span
 
 HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONSTANTS = os.path.join(HOME, "docs", "scale-constants.json")
@@ -29,73 +30,77 @@ RATES = (1, 10, 100)
 
 
 def constants(c):
-    """The constants themselves."""
+    """The measured constants."""
     names = {
-        "a commit, gzip; and for each add; each remove": (
+        "commit, gzip: fixed; per add; per remove": (
             f"{short(c['commit_bytes'])} B; {short(c['commit_bytes_per_add'])} B; "
             f"{short(c['commit_bytes_per_remove'])} B"
         ),
-        "replay of commits, a million adds: processor, memory": (
+        "replay of commits with a million adds: CPU, memory": (
             f"{span(c['replay_cpu_s_per_m'])}, {size(c['replay_mb_per_m'] * 1e6)}"
         ),
-        f"replay of a small commit of {c['commit_adds']:.0f} adds, processor": (
+        f"replay of a small commit of {c['commit_adds']:.0f} adds: CPU": (
             f"{short(c['commit_replay_us'])} µs"
         ),
-        "all files of a checkpoint in memory, a million": (
+        "all files of a checkpoint in memory, per million: CPU, memory": (
             f"{span(c['state_cpu_s_per_m'])}, {size(c['state_mb_per_m'] * 1e6)}"
         ),
-        "a checkpoint in both forms, of a million adds": (
+        "checkpoint in both forms, of a million adds: CPU, memory": (
             f"{span(c['checkpoint_cpu_s_per_m'])}, {size(c['checkpoint_mb_per_m'] * 1e6)}"
         ),
-        "a file in a Parquet checkpoint; in a JSON one": (
+        "file in a Parquet checkpoint; in a JSON checkpoint": (
             f"{short(c['parquet_bytes_per_file'])} B; {short(c['json_bytes_per_file'])} B"
         ),
-        "its Parquet form alone": (
+        "checkpoint in Parquet alone: CPU, memory": (
             f"{span(c['parquet_cpu_s_per_m'])}, {size(c['parquet_mb_per_m'] * 1e6)}"
         ),
-        "the same as a whole on Spark, from commits": (
-            f"{span(c['spark_cpu_s'])} + {span(c['spark_cpu_s_per_m'])} a million; "
+        "checkpoint in both forms on Spark, from commits: CPU": (
+            f"{span(c['spark_cpu_s'])} + {span(c['spark_cpu_s_per_m'])} per million; "
             f"driver {size(c['spark_driver_mb'] * 1e6)}"
         ),
-        "the manifest, for each group of 16,384 files": (
+        "manifest, per row group of 16,384 files": (
             f"{short(c['manifest_bytes_per_group'])} B, {short(c['manifest_us_per_group'])} µs"
         ),
-        "a plan on a checkpoint; for each group it reads, processor": (
+        "plan on a checkpoint: fixed; per row group read: CPU": (
             f"{short(c['plan_ms'])} ms; {short(c['plan_ms_per_group'])} ms"
         ),
-        "a refresh by one commit; for each add after the checkpoint": (
+        "refresh by one commit: fixed; per add after the checkpoint: CPU": (
             f"{short(c['refresh_ms'])} ms; {short(c['refresh_us_per_tail_add'])} µs"
         ),
-        "S3 at 20 ms: a page of LIST; GETs of many; 1,000 DELETEs": (
+        "S3 at 20 ms: LIST page; concurrent GETs; 1,000 DELETEs": (
             f"{span(c['list_s_per_1000_at_20_ms'])}; "
-            f"{short(c['get_many_a_second_at_20_ms'])} a second; "
+            f"{short(c['get_many_a_second_at_20_ms'])} per second; "
             f"{span(c['delete_s_per_1000_at_20_ms'])}"
         ),
-        "S3 at 20 ms: a PUT; commits a second of 1 / 4 / 16 writers": (
+        "S3 at 20 ms: PUT; commits per second of 1 / 4 / 16 writers": (
             f"{short(c['put_ms_at_20_ms'])} ms; {short(c['race_1'])} / {short(c['race_4'])} / "
             f"{short(c['race_16'])}"
         ),
-        "checking a checkpoint as cleanup does, a million files: JSON; Parquet": (
+        "verifying a checkpoint, per million files: JSON; Parquet": (
             f"{span(c['verify_json_cpu_s_per_m'])}, {size(c['verify_json_mb_per_m'] * 1e6)}; "
             f"{span(c['verify_parquet_cpu_s_per_m'])}"
         ),
-        "a question to history, for each commit": f"{short(c['history_us_per_commit'])} µs",
+        "history query, per commit: CPU": f"{short(c['history_us_per_commit'])} µs",
     }
-    return grid(("", "measured"), names.items())
+    return markdown_table(("", "measured"), names.items())
 
 
 def validation(c):
-    """What the model foretold, beside what was measured and not used to fit it."""
+    """Predictions of the model, and measurements that were not used to fit it."""
     checked, files = c.get("checked", {}), CHECKED * 0.95
-    foretold = {
-        "replay_s": (f"replay of {CHECKED:,} adds", c["replay_cpu_s_per_m"] * CHECKED / 1e6, span),
+    predictions = {
+        "replay_s": (
+            f"replay of {CHECKED:,} adds, CPU",
+            c["replay_cpu_s_per_m"] * CHECKED / 1e6,
+            span,
+        ),
         "replay_mb": (
             "its memory",
             c["replay_mb_per_m"] * CHECKED / 1e6,
             lambda mb: size(mb * 1e6),
         ),
         "checkpoint_s": (
-            "a checkpoint of them in process",
+            "checkpoint of them in one process, CPU",
             c["checkpoint_cpu_s_per_m"] * CHECKED / 1e6,
             span,
         ),
@@ -108,12 +113,12 @@ def validation(c):
         "json_bytes": ("its JSON form", files * c["json_bytes_per_file"], size),
         "manifest_bytes": ("its manifest", costs.manifest(c, files)[0], size),
         "plan_ms": (
-            "a plan of one day on it, processor",
+            "plan of one day on it, CPU",
             c["plan_ms"] + costs.touched(c, Load(files=files)) * c["plan_ms_per_group"],
             lambda ms: f"{short(ms)} ms",
         ),
         "spark_s": (
-            "a checkpoint of them on Spark",
+            "checkpoint of them on Spark, CPU",
             c["spark_cpu_s"] + c["spark_cpu_s_per_m"] * CHECKED / 1e6,
             span,
         ),
@@ -124,23 +129,24 @@ def validation(c):
         ),
     }
     rows = [
-        (title, write(told), write(checked[name]), f"{checked[name] / told:.2f}")
-        for name, (title, told, write) in foretold.items()
+        (title, write(predicted), write(checked[name]), f"{checked[name] / predicted:.2f}")
+        for name, (title, predicted, write) in predictions.items()
         if name in checked
     ]
-    for where, known in (("", c), (", on a quiet machine", c | c.get("quiet", {}))):
+    for machine, known in (("", c), (", on a quiet machine", c | c.get("quiet", {}))):
         for writers in (4, 16):
-            told, found = costs.raced(known, writers)["rate"], known[f"race_{writers}"]
-            title = f"commits a second of {writers} writers{where}"
-            rows.append((title, short(told), short(found), f"{found / told:.2f}"))
-    return grid(("", "foretold", "measured", "ratio"), rows)
+            predicted = costs.raced(known, writers)["rate"]
+            measured = known[f"race_{writers}"]
+            title = f"commits per second of {writers} writers{machine}"
+            rows.append((title, short(predicted), short(measured), f"{measured / predicted:.2f}"))
+    return markdown_table(("", "predicted", "measured", "ratio"), rows)
 
 
 def log(c):
-    """What a day adds."""
+    """Growth of the log per day."""
     rows = []
     for rate in RATES:
-        load = replace(ASKED, commits=rate)
+        load = replace(BASE_LOAD, commits=rate)
         month, day = costs.kept(load), load.commits * DAY
         rows.append(
             (
@@ -155,17 +161,17 @@ def log(c):
             )
         )
     head = (
-        "commits a second",
-        "objects a day",
-        "adds a day",
-        "bytes a day",
-        "objects kept 30 days",
+        "commits per second",
+        "objects per day",
+        "adds per day",
+        "bytes per day",
+        "objects in 30 days",
     )
-    return grid((*head, "bytes", "LIST pages, time", "the same, kept 1 day"), rows)
+    return markdown_table((*head, "bytes", "LIST pages, time", "LIST of 1 day"), rows)
 
 
 def checkpoints(c):
-    """What a checkpoint takes, by the number of files."""
+    """Cost of a checkpoint, by number of files."""
     rows = []
     for files in SIZES:
         sizes = costs.checkpoint_bytes(c, files)
@@ -180,42 +186,44 @@ def checkpoints(c):
                 f"{span(seconds)}, {size(mb * 1e6)}",
                 span(costs.on_spark(c, files, 2)),
                 span(costs.on_spark(c, files, 200)),
-                f"{seconds / ASKED.between:.0%}",
+                f"{seconds / BASE_LOAD.between:.0%}",
             )
         )
-    head = ("files", "Parquet", "JSON", "manifest", "one process: processor, memory")
-    tail = ("Spark, 2 tasks", "Spark, 200 tasks", "share of a core, one every 10 min")
-    return grid((*head, *tail), rows)
+    head = ("files", "Parquet", "JSON", "manifest", "one process: CPU, memory")
+    tail = ("Spark, 2 tasks", "Spark, 200 tasks", "share of a core, every 10 min")
+    return markdown_table((*head, *tail), rows)
 
 
 def plans(c):
-    """A cold plan of one day of a year, step by step."""
+    """Time of a cold plan of one day of a year, by step."""
     rows = []
     for files in SIZES:
         for days, between in ((30.0, 600.0), (1.0, 60.0)):
-            load = replace(ASKED, files=files, retention_days=days, between=between)
+            load = replace(BASE_LOAD, files=files, retention_days=days, between=between)
             steps = costs.cold_plan(c, load)
             spent = [span(ms / 1000) for ms in steps.values()]
             whole = span(sum(steps.values()) / 1000)
             kept = f"{days:.0f} days" if days > 1 else "1 day"
             rows.append((f"{files:,}", kept, span(between), *spent, whole))
     head = ("files", "commits kept", "checkpoint every", "LIST", "manifest", "groups")
-    return grid((*head, "commits after it", "in all"), rows)
+    return markdown_table((*head, "commits after it", "total"), rows)
 
 
 def readers(c):
-    """Readers that follow."""
+    """Cost of readers that refresh."""
     rows = []
     for every in (1, 10, 60):
         for rate in (10, 100):
-            load = replace(ASKED, commits=rate)
+            load = replace(BASE_LOAD, commits=rate)
             commits, ms, share = costs.following(c, load, every)
             rows.append((f"{every} s", rate, short(commits), span(ms / 1000), f"{share:.0%}"))
-    return grid(("every", "commits a second", "commits read", "takes", "share of its time"), rows)
+    return markdown_table(
+        ("refresh every", "commits per second", "commits read", "time", "share of time"), rows
+    )
 
 
 def races(c):
-    """Commits a second, by writers and round trips."""
+    """Commits per second, by number of writers and latency."""
     rows = []
     for writers in (1, 4, 16, 64):
         row = [writers]
@@ -226,16 +234,16 @@ def races(c):
         measured = c.get(f"race_{writers}")
         row.append("" if measured is None else short(measured))
         rows.append(row)
-    head = ("writers", "at 5 ms", "at 20 ms", "at 50 ms", "puts a commit", "measured at 20 ms")
-    return grid(head, rows)
+    head = ("writers", "at 5 ms", "at 20 ms", "at 50 ms", "PUTs per commit", "measured at 20 ms")
+    return markdown_table(head, rows)
 
 
 def batches(c):
-    """One committer that gathers what has come."""
+    """Group commit by one committer."""
     rows = []
     for rate in (100, 1000):
         for window in (0.0, 0.02, 0.1, 0.5):
-            found = costs.gathered(c, rate, window)
+            found = costs.group_commit(c, rate, window)
             day = size(found["puts"] * DAY * costs.commit_size(c, batch_load(rate, found)))
             rows.append(
                 (
@@ -249,24 +257,24 @@ def batches(c):
                     day,
                 )
             )
-    head = ("changes a second", "waits at least", "PUTs a second", "changes in one")
-    return grid((*head, "p50", "p99", "objects a day", "bytes a day"), rows)
+    head = ("changes per second", "window", "PUTs per second", "changes per PUT")
+    return markdown_table((*head, "p50", "p99", "objects per day", "bytes per day"), rows)
 
 
 def batch_load(rate, found):
-    """The load as the log sees it: fewer commits with more in them."""
-    return replace(ASKED, commits=found["puts"], adds=ASKED.adds * rate / found["puts"])
+    """The load of the log with group commit: fewer, larger commits."""
+    return replace(BASE_LOAD, commits=found["puts"], adds=BASE_LOAD.adds * rate / found["puts"])
 
 
 def cleaning(c):
-    """A day's cleanup."""
+    """Cost of cleanup per day."""
     rows = []
     for title, load in (
-        ("as asked, kept 30 days", ASKED),
-        ("kept 1 day", replace(ASKED, retention_days=1.0)),
+        ("commits kept 30 days", BASE_LOAD),
+        ("commits kept 1 day", replace(BASE_LOAD, retention_days=1.0)),
         (
-            "batched to 9 PUTs a second, kept 1 day",
-            replace(ASKED, commits=9.0, adds=55.0, retention_days=1.0),
+            "group commit, 9 PUTs per second, kept 1 day",
+            replace(BASE_LOAD, commits=9.0, adds=55.0, retention_days=1.0),
         ),
     ):
         found = costs.cleaning(c, load)
@@ -280,100 +288,100 @@ def cleaning(c):
                 f"{span(found['verify_s'])}, {size(found['verify_mb'] * 1e6)}",
             )
         )
-    head = ("", "objects gone a day", "DELETEs, time", "looking for skips in them")
-    return grid((*head, "LIST, each time", "checking the checkpoint, each time"), rows)
+    head = ("", "objects deleted per day", "DELETEs, time", "reading them for skips")
+    return markdown_table((*head, "LIST, per run", "verifying the checkpoint, per run"), rows)
 
 
 def limits(c):
-    """Where it breaks, the worst first: what is needed, what there is."""
-    whole = costs.listing(c, costs.kept(ASKED))[1]
-    listed = costs.cold_plan(c, ASKED)["list"] / 1000
-    seconds, mb = costs.in_process(c, ASKED.files)
-    tail = costs.tail_ms(c, ASKED.tail, ASKED) / 1000
-    follows = costs.following(c, ASKED, 1)[2]
+    """Limits, the most exceeded first."""
+    whole = costs.listing(c, costs.kept(BASE_LOAD))[1]
+    listed = costs.cold_plan(c, BASE_LOAD)["list"] / 1000
+    seconds, mb = costs.in_process(c, BASE_LOAD.files)
+    tail = costs.tail_ms(c, BASE_LOAD.tail, BASE_LOAD) / 1000
+    follows = costs.following(c, BASE_LOAD, 1)[2]
     rate = costs.raced(c, 16)["rate"]
-    clean = costs.cleaning(c, ASKED)
-    state = c["state_mb_per_m"] * ASKED.millions
+    clean = costs.cleaning(c, BASE_LOAD)
+    state = c["state_mb_per_m"] * BASE_LOAD.millions
     rows = [
         ("LIST of a month, for history, time travel, cleanup", span(whole), "1 min", whole / 60),
-        ("LIST from the pointer on, for every cold open", span(listed), "1 s", listed),
-        ("checkpoints every 10 commits, as is the default", span(seconds), "0.1 s", seconds / 0.1),
-        ("memory of a process that makes one", size(mb * 1e6), "16 GB", mb / 16_000),
+        ("LIST from the checkpoint of the pointer, per cold open", span(listed), "1 s", listed),
+        ("checkpoint every 10 commits, the default", span(seconds), "0.1 s", seconds / 0.1),
+        ("memory of a process that writes one", size(mb * 1e6), "16 GB", mb / 16_000),
         (
-            "memory of cleanup, which checks the JSON form",
+            "memory of cleanup, which verifies the JSON form",
             size(clean["verify_mb"] * 1e6),
             "16 GB",
             clean["verify_mb"] / 16_000,
         ),
         ("all files in a driver's memory", size(state * 1e6), "16 GB", state / 16_000),
-        ("reading the commits after a checkpoint 10 min old, cold", span(tail), "5 s", tail / 5),
-        ("commits a second", "100", short(rate), 100 / rate),
-        ("a reader that follows every second", f"{follows:.0%} of its time", "100%", follows),
+        ("cold read of the commits after a checkpoint 10 min old", span(tail), "5 s", tail / 5),
+        ("commits per second", "100", short(rate), 100 / rate),
+        ("reader that refreshes every second", f"{follows:.0%} of its time", "100%", follows),
         (
-            "looking for skips in what cleanup deletes, a day",
+            "cleanup of a day: reading commits for skips",
             span(clean["skips_s"]),
             "1 h",
             clean["skips_s"] / 3600,
         ),
         (
-            "the manifest, for every cold plan",
-            size(costs.manifest(c, ASKED.files)[0]),
+            "manifest, per cold plan",
+            size(costs.manifest(c, BASE_LOAD.files)[0]),
             "64 MB",
-            costs.manifest(c, ASKED.files)[0] / 64e6,
+            costs.manifest(c, BASE_LOAD.files)[0] / 64e6,
         ),
     ]
     rows.sort(key=lambda row: -row[3])
-    ranked = [(*row[:3], f"{short(row[3])} times") for row in rows]
-    return grid(("what", "needs", "has, or may take", "over"), ranked)
+    ranked = [(*row[:3], short(row[3])) for row in rows]
+    return markdown_table(("limit", "needed", "available", "ratio"), ranked)
 
 
 def changes(c):
-    """What would be changed, in order, and what the model expects of it."""
-    found = costs.gathered(c, 100, 0.1)
+    """Proposed changes in order, with the predicted effect."""
+    found = costs.group_commit(c, 100, 0.1)
     batched = batch_load(100, found)
-    tails = [costs.tail_ms(c, load.tail, load) / 1000 for load in (ASKED, batched)]
+    tails = [costs.tail_ms(c, load.tail, load) / 1000 for load in (BASE_LOAD, batched)]
     minor = costs.tail_ms(c, batched.tail / 60, replace(batched, adds=batched.adds * 60)) / 1000
-    whole = [costs.on_spark(c, files, 2) for files in (ASKED.files, churn(ASKED))]
-    wide = ASKED.tail * ASKED.all_adds / ASKED.files
-    cold = [sum(costs.cold_plan(c, load).values()) / 1000 for load in (ASKED, batched)]
+    whole = [costs.on_spark(c, files, 2) for files in (BASE_LOAD.files, churn(BASE_LOAD))]
+    wide = BASE_LOAD.tail * BASE_LOAD.all_adds / BASE_LOAD.files
+    cold = [sum(costs.cold_plan(c, load).values()) / 1000 for load in (BASE_LOAD, batched)]
     rows = [
         (
-            "1. a committer that gathers, 100 ms",
-            "commits a second",
+            "1. group commit, 100 ms",
+            "commits per second",
             short(costs.raced(c, 16)["rate"]),
             f"100 in {found['puts']:.0f} PUTs",
         ),
-        ("", "its p99", span(costs.raced(c, 16)["p99"] / 1000), span(found["p99"] / 1000)),
-        ("", "commits after a checkpoint, cold", *map(span, tails)),
+        ("", "p99 of a commit", span(costs.raced(c, 16)["p99"] / 1000), span(found["p99"] / 1000)),
+        ("", "cold read of the commits after a checkpoint", *map(span, tails)),
         (
-            "2. checkpoints that keep the parts nothing has changed in",
-            "made on Spark, 2 tasks",
+            "2. incremental checkpoints: unchanged parts are kept",
+            "checkpoint on Spark, 2 tasks",
             span(whole[0]),
-            f"{span(whole[1])}, if {wide:.1%} of the files changed and lie together",
+            f"{span(whole[1])}, if {wide:.1%} of the files changed and are stored together",
         ),
         (
-            "3. minor files: a minute of commits in one",
-            "commits after a checkpoint, cold",
+            "3. log compaction: a minute of commits in one file",
+            "cold read of the commits after a checkpoint",
             span(tails[1]),
             span(minor),
         ),
         (
             "1 and 3 together",
-            "a cold plan of a day",
+            "cold plan of a day",
             span(cold[0]),
             span(cold[1] - tails[1] + minor),
         ),
     ]
-    return grid(("change", "of", "now", "then"), rows)
+    return markdown_table(("change", "affects", "now", "predicted"), rows)
 
 
 def churn(load):
-    """Files that change between two checkpoints."""
+    """The number of files added or removed between two checkpoints."""
     return load.tail * (load.all_adds + load.removes)
 
 
 def history(c):
-    """Questions to a day of history."""
+    """Cost of a history query over a day."""
     rows = [
         (
             rate,
@@ -383,7 +391,9 @@ def history(c):
         )
         for rate in RATES
     ]
-    return grid(("commits a second", "commits a day", "SQL over a day", "and to read it"), rows)
+    return markdown_table(
+        ("commits per second", "commits per day", "SQL", "reading the commits"), rows
+    )
 
 
 TABLES = {
@@ -403,7 +413,7 @@ TABLES = {
 
 
 def filled(text, c):
-    """The document with its tables as the model has them."""
+    """The document with all tables replaced by those of the model."""
     for name, make in TABLES.items():
         begin = _MARK.format(name)
         if begin not in text:
@@ -415,26 +425,27 @@ def filled(text, c):
 
 
 def known():
-    """The constants on disk."""
+    """The stored constants."""
     with open(CONSTANTS) as file:
         return json.load(file)
 
 
-def _keep(c):
+def _store(c):
     with open(CONSTANTS, "w") as out:
         json.dump(c, out, indent=1)
         out.write("\n")
 
 
 def main():
+    """Print or write the tables, after measuring if requested."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale",
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--measure", action="store_true", help="measure the constants again")
-    parser.add_argument("--check", action="store_true", help="measure what the model foretells")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/scale.md")
+    parser.add_argument("--check", action="store_true", help="measure what the model predicts")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/scale.md")
     parser.add_argument("--folder", default=os.path.join(HOME, "benchmarks", "out"))
     chosen = parser.parse_args()
     from benchmarks import constants as measuring
@@ -442,9 +453,9 @@ def main():
     if chosen.measure:
         before = known() if os.path.exists(CONSTANTS) else {}
         again = measuring.measure(chosen.folder)
-        _keep(again | {name: before[name] for name in ("checked", "quiet") if name in before})
+        _store(again | {name: before[name] for name in ("checked", "quiet") if name in before})
     if chosen.check:
-        _keep(known() | {"checked": measuring.check(chosen.folder, CHECKED)})
+        _store(known() | {"checked": measuring.check(chosen.folder, CHECKED)})
     c = known()
     if chosen.write:
         with open(DOCUMENT) as file:

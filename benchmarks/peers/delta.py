@@ -2,7 +2,7 @@
 
 import os
 
-from benchmarks import questions, tables
+from benchmarks import queries, tables
 from benchmarks.peers import warm
 
 
@@ -22,7 +22,7 @@ def open(root):  # noqa: A001 -- the name of the case
 
 
 def open_s3(uri, url):
-    """All live files of a table on the server of this machine."""
+    """All live files of a table on an S3 server at `url`."""
     import deltalake
 
     from benchmarks.checkpoints import s3_options
@@ -38,39 +38,41 @@ def only_open(root):
     return lambda: deltalake.DeltaTable(root).version()
 
 
-def _matching(table, wanted):
-    """Its add actions, filtered by polars: five times as fast as its own ways of pruning."""
+def _matching(table, condition):
+    """Filter its add actions with polars: five times as fast as its own ways of pruning."""
     import polars as pl
 
-    return len(pl.DataFrame(table.get_add_actions(flatten=True)).filter(wanted)["path"].to_list())
+    return len(
+        pl.DataFrame(table.get_add_actions(flatten=True)).filter(condition)["path"].to_list()
+    )
 
 
-def _wanted(number):
+def _condition(number):
     import polars as pl
 
-    low, high, _ = questions.bounds(number)
+    low, high, _ = queries.bounds(number)
     return (
-        (pl.col("partition.date") == questions.day())
+        (pl.col("partition.date") == queries.day())
         & (pl.col("max.id") >= low)
         & (pl.col("min.id") <= high)
-        & (pl.col("max.ts") >= questions.moment(number))
+        & (pl.col("max.ts") >= queries.moment(number))
     )
 
 
 def plan(root):
     import deltalake
 
-    wanted = _wanted(0)
-    return lambda: _matching(deltalake.DeltaTable(root), wanted)
+    condition = _condition(0)
+    return lambda: _matching(deltalake.DeltaTable(root), condition)
 
 
 def plan_range(root):
     import deltalake
     import polars as pl
 
-    low, high = questions.ids()
-    wanted = (pl.col("max.id") >= low) & (pl.col("min.id") <= high)
-    return lambda: _matching(deltalake.DeltaTable(root), wanted)
+    low, high = queries.ids()
+    condition = (pl.col("max.id") >= low) & (pl.col("min.id") <= high)
+    return lambda: _matching(deltalake.DeltaTable(root), condition)
 
 
 @warm
@@ -78,38 +80,40 @@ def warm_plan(root):
     import deltalake
 
     table = deltalake.DeltaTable(root)
-    return lambda number: _matching(table, _wanted(number))
+    return lambda number: _matching(table, _condition(number))
 
 
 @warm
 def warm_uris(root):
-    """Its own way: a predicate that it prunes with."""
+    """Pruning by `file_uris` with a predicate."""
     import deltalake
 
     table = deltalake.DeltaTable(root)
 
     def job(number):
-        low, high, _ = questions.bounds(number)
-        told = f"date = '{questions.DAY}' AND id >= {low} AND id <= {high}"
-        return len(table.file_uris(file_pruning_predicate=told))
+        low, high, _ = queries.bounds(number)
+        predicate = f"date = '{queries.DAY}' AND id >= {low} AND id <= {high}"
+        return len(table.file_uris(file_pruning_predicate=predicate))
 
     return job
 
 
 @warm
 def warm_dataset(root):
-    """Its other way: a dataset of the partition, and those of its fragments that may match."""
+    """Pruning by a dataset of the partition and its fragments that may match."""
     import deltalake
     import pyarrow.compute as pc
 
     table = deltalake.DeltaTable(root)
 
     def job(number):
-        low, high, _ = questions.bounds(number)
-        wanted = (pc.field("date") == questions.day()) & (pc.field("id") >= low)
-        wanted &= (pc.field("id") <= high) & (pc.field("ts") >= questions.moment(number))
-        day = [("date", "=", questions.DAY)]
-        return len(list(table.to_pyarrow_dataset(file_pruning_predicate=day).get_fragments(wanted)))
+        low, high, _ = queries.bounds(number)
+        condition = (pc.field("date") == queries.day()) & (pc.field("id") >= low)
+        condition &= (pc.field("id") <= high) & (pc.field("ts") >= queries.moment(number))
+        day = [("date", "=", queries.DAY)]
+        return len(
+            list(table.to_pyarrow_dataset(file_pruning_predicate=day).get_fragments(condition))
+        )
 
     return job
 
@@ -119,7 +123,7 @@ def partition(root):
     import deltalake
 
     table = deltalake.DeltaTable(root)
-    day = [("date", "=", questions.DAY)]
+    day = [("date", "=", queries.DAY)]
     return lambda _: len(table.file_uris(file_pruning_predicate=day))
 
 
@@ -131,11 +135,11 @@ def predicates(root, count):
     table = deltalake.DeltaTable(root)
 
     def job(number):
-        told = [
+        conjuncts = [
             pl.col(f"max.{column}") >= bound if least else pl.col(f"min.{column}") <= bound
-            for column, least, bound in questions.clauses(int(count), number)
+            for column, least, bound in queries.clauses(int(count), number)
         ]
-        return _matching(table, pl.all_horizontal(told))
+        return _matching(table, pl.all_horizontal(conjuncts))
 
     return job
 
@@ -162,18 +166,20 @@ def travel(root, version):
 
 
 def history(root):
-    """The same as far as it goes: its add actions do not say which commit they came with.
+    """Days and operations from the history; files and bytes from the live adds.
 
-    So days and operations are counted from the history and files and bytes from the live adds, and
-    the two are not brought together, which would take more.
+    deltalake does not report which commit an add belongs to. The two are not joined, which would
+    take longer.
     """
     import deltalake
     import polars as pl
 
     def job():
         table = deltalake.DeltaTable(root)
-        told = [(h["timestamp"], h["operation"]) for h in table.history() if "operation" in h]
-        commits = pl.DataFrame(told, schema=["ms", "operation"], orient="row")
+        commit_infos = [
+            (h["timestamp"], h["operation"]) for h in table.history() if "operation" in h
+        ]
+        commits = pl.DataFrame(commit_infos, schema=["ms", "operation"], orient="row")
         day = pl.from_epoch("ms", time_unit="ms").dt.date()
         groups = commits.group_by(day, "operation").len().height
         adds = pl.DataFrame(table.get_add_actions(flatten=True))
@@ -182,8 +188,11 @@ def history(root):
     return job
 
 
+history_sql = history  # it has no SQL over its history: the same, beside ours in SQL
+
+
 def diff(root, a, b):
-    """It has no such call. The nearest thing: open both versions, and two anti-joins in polars."""
+    """Open both versions and anti-join them in polars, since deltalake has no such call."""
     import deltalake
     import polars as pl
 
@@ -201,7 +210,7 @@ def diff(root, a, b):
 
 
 def create(root, _):
-    """Make a checkpoint of an open table, in a copy of the log."""
+    """Write a checkpoint of an open table, in a copy of the log."""
     import deltalake
 
     with tables.copied(root) as copy:
@@ -216,7 +225,7 @@ def create(root, _):
 
 
 def create_cold(root):
-    """Open a table and make a checkpoint of it, in a copy of the log."""
+    """Open a table and write a checkpoint, in a copy of the log."""
     import deltalake
 
     with tables.copied(root) as copy:

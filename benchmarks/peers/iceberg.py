@@ -1,10 +1,10 @@
-"""PyIceberg, on a table as Iceberg keeps it: one manifest a commit, bounds of the same columns.
+"""PyIceberg, on an Iceberg table with one manifest per commit and bounds of the same columns.
 
-Every commit is a snapshot in the metadata, as it would be. Each commit would also write a list of
-all manifests so far, which for 10,000 commits are 50,000,000 entries: only the lists of snapshots
-that are measured are there (the middle one, the last one and one after it). Where the others have a
-checkpoint, the manifests are rewritten as Iceberg's own procedure does it: sorted by partition, and
-8,000 entries each, which planning likes. There is no catalog: a table is opened by its metadata.
+Every commit is a snapshot in the metadata. A real commit also writes a list of all manifests so
+far, which would be 50,000,000 entries for 10,000 commits, so only the lists of measured snapshots
+exist: the middle one, the last one and one after it. Where the other tables have a checkpoint, the
+manifests are rewritten as by Iceberg's own procedure: sorted by partition, with 8,000 entries each,
+which makes planning fast. There is no catalog: a table is opened by its metadata.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ import json
 import os
 import random
 
-from benchmarks import questions, tables
+from benchmarks import queries, tables
 from benchmarks.peers import warm
 
-ENTRIES = 8000  # a manifest after rewriting
+ENTRIES = 8000  # per rewritten manifest
 
 
 def build(root, shape):
@@ -48,7 +48,7 @@ def build(root, shape):
 
 
 class _Maker:
-    """Writes the parts of a table."""
+    """Writes the metadata files of a table."""
 
     def __init__(self, root, io, schema, spec):
         self._root, self._io, self._schema, self._spec = root, io, schema, spec
@@ -99,7 +99,7 @@ class _Maker:
         snapshots = []
         for version in range(1, last + 1):
             files, size = sums[version]
-            told = {"added-data-files": str(files), "added-files-size": str(size)}
+            totals = {"added-data-files": str(files), "added-files-size": str(size)}
             snapshots.append(
                 Snapshot(
                     snapshot_id=version,
@@ -107,7 +107,7 @@ class _Maker:
                     sequence_number=version,
                     timestamp_ms=tables.moment_ms(version),
                     manifest_list=self._path(f"list-{version}.avro"),
-                    summary=Summary(Operation.APPEND, **told),
+                    summary=Summary(Operation.APPEND, **totals),
                     schema_id=fresh.current_schema_id,
                 )
             )
@@ -194,7 +194,7 @@ def _table(root, name="v1"):
 
 
 def _import():
-    """Imports are not measured, nor what they leave for later."""
+    """Import everything that the jobs use, also what PyIceberg imports lazily."""
     import pyiceberg.expressions.parser
     import pyiceberg.io.pyarrow
     import pyiceberg.table.inspect  # noqa: F401
@@ -206,9 +206,9 @@ def open(root):  # noqa: A001 -- the name of the case
 
 
 def _filter(number):
-    low, high, since = questions.bounds(number)
+    low, high, since = queries.bounds(number)
     moment = since.replace(" ", "T") + "+00:00"
-    return f"date = '{questions.DAY}' AND id >= {low} AND id <= {high} AND ts >= '{moment}'"
+    return f"date = '{queries.DAY}' AND id >= {low} AND id <= {high} AND ts >= '{moment}'"
 
 
 def plan(root):
@@ -225,8 +225,8 @@ def warm_plan(root):
 @warm
 def partition(root):
     table = _table(root)
-    told = f"date = '{questions.DAY}'"
-    return lambda _: len(list(table.scan(told).plan_files()))
+    predicate = f"date = '{queries.DAY}'"
+    return lambda _: len(list(table.scan(predicate).plan_files()))
 
 
 @warm
@@ -234,17 +234,17 @@ def predicates(root, count):
     table = _table(root)
 
     def job(number):
-        told = [
+        conjuncts = [
             f"{column} {'>=' if least else '<='} {bound}"
-            for column, least, bound in questions.clauses(int(count), number)
+            for column, least, bound in queries.clauses(int(count), number)
         ]
-        return len(list(table.scan(" AND ".join(told)).plan_files()))
+        return len(list(table.scan(" AND ".join(conjuncts)).plan_files()))
 
     return job
 
 
 def refresh(root, news):
-    """As a catalog would have it do: read the metadata again, then its manifests."""
+    """Read the metadata again, as after asking a catalog, then its manifests."""
     _import()
     _table(root).inspect.files()
     name = "v2" if news == "1" else "v1"
@@ -263,18 +263,21 @@ def history(root):
     def job():
         groups, files, size = set(), 0, 0
         for snapshot in _table(root).metadata.snapshots:
-            told = snapshot.summary
+            summary = snapshot.summary
             day = dt.datetime.fromtimestamp(snapshot.timestamp_ms / 1000, dt.UTC).date()
-            groups.add((day, told.operation))
-            files += int(told["added-data-files"])
-            size += int(told["added-files-size"])
+            groups.add((day, summary.operation))
+            files += int(summary["added-data-files"])
+            size += int(summary["added-files-size"])
         return [len(groups), files, size]
 
     return job
 
 
+history_sql = history  # it has no SQL over its history: the same, beside ours in SQL
+
+
 def diff(root, a, b):
-    """It has no such call. The nearest thing: list both versions, and two anti-joins in polars."""
+    """List both versions and anti-join them in polars, since PyIceberg has no such call."""
     import polars as pl
 
     _import()

@@ -1,12 +1,12 @@
-"""arrowlog."""
+"""arrowlog (the module is not named after it, to keep the two apart)."""
 
 import os
 
-from benchmarks import questions, tables
+from benchmarks import queries, tables
 from benchmarks.peers import warm
 
-FEATURE = "parquetCheckpoint"  # readers have to be told, once in the life of a table
-FILES_JSON_MAX = 1_000_000  # beyond that only the Parquet form of a checkpoint is written
+FEATURE = "parquetCheckpoint"  # required for checkpoints without a JSON form
+FILES_JSON_MAX = 1_000_000  # larger checkpoints are written in Parquet only
 
 
 def build(root, shape):
@@ -41,7 +41,7 @@ def only_open(root):
 
 
 def cached(root, copies):
-    """With a local copy of the last snapshot, which an earlier process has left in `copies`."""
+    """Open with a local copy of the last snapshot, which an earlier process wrote to `copies`."""
     import arrowlog.table  # noqa: F401 -- imports are measured by a case of their own
 
     return lambda: _table(root, **{"snapshotCache.path": copies}).snapshot().files.num_rows
@@ -51,11 +51,11 @@ def cached_plan(root, copies):
     import arrowlog.table  # noqa: F401 -- imports are measured by a case of their own
 
     options = {"snapshotCache.path": copies}
-    return lambda: len(_table(root, **options).scan(questions.sql(0)).paths)
+    return lambda: len(_table(root, **options).scan(queries.sql(0)).paths)
 
 
 def knows_cache():
-    """Whether this version can keep such copies."""
+    """Whether this version of arrowlog has the snapshot cache."""
     import dataclasses
 
     from arrowlog.config import Config
@@ -65,58 +65,58 @@ def knows_cache():
 
 
 def plan(root):
-    """Cold: from nothing to the paths of one day and two ranges."""
+    """Open, and plan one day and two ranges."""
     import arrowlog.table  # noqa: F401 -- imports are measured by a case of their own
 
-    return lambda: len(_table(root).scan(questions.sql(0)).paths)
+    return lambda: len(_table(root).scan(queries.sql(0)).paths)
 
 
 def plan_range(root):
-    """Cold: from nothing to the paths of one range, whatever the day."""
+    """Open, and plan one range without a partition."""
     import arrowlog.table  # noqa: F401 -- imports are measured by a case of their own
 
-    low, high = questions.ids()
+    low, high = queries.ids()
     return lambda: len(_table(root).scan(f"id BETWEEN {low} AND {high}").paths)
 
 
 @warm
 def warm_plan(root):
     table = _table(root)
-    table.scan(questions.sql(99)).paths  # noqa: B018 -- warm
-    return lambda number: len(table.scan(questions.sql(number)).paths)
+    table.scan(queries.sql(99)).paths  # noqa: B018 -- warm
+    return lambda number: len(table.scan(queries.sql(number)).paths)
 
 
 @warm
 def partition(root):
-    """One day, of an open table."""
+    """Plan one day of an open table."""
     table = _table(root)
-    return lambda _: len(table.scan(f"date = '{questions.DAY}'").paths)
+    return lambda _: len(table.scan(f"date = '{queries.DAY}'").paths)
 
 
-warm_dataset = warm_plan  # there is only one way here
+warm_dataset = warm_plan  # arrowlog has only one way
 warm_uris = warm_plan
 
 
 @warm
 def predicates(root, count):
-    """Many predicates, of an open table."""
+    """Plan many conjuncts on an open table."""
     table = _table(root)
-    table.scan(questions.sql(99)).paths  # noqa: B018 -- warm
+    table.scan(queries.sql(99)).paths  # noqa: B018 -- warm
 
     def job(number):
-        told = [
+        conjuncts = [
             f"{column} {'>=' if least else '<='} {bound}"
-            for column, least, bound in questions.clauses(int(count), number)
+            for column, least, bound in queries.clauses(int(count), number)
         ]
-        return len(table.scan(" AND ".join(told)).paths)
+        return len(table.scan(" AND ".join(conjuncts)).paths)
 
     return job
 
 
 def refresh(root, news):
-    """After one commit (`news` is "1"), or after none."""
+    """Refresh after one commit (`news` is "1") or none ("0")."""
     table = _table(root)
-    table.snapshot().files  # noqa: B018 -- what was typed is followed on
+    table.snapshot().files  # noqa: B018 -- a refresh also updates the typed files
     with tables.news(os.path.join(root, "_transaction_log"), int(news)):
         yield lambda: table.refresh().files.num_rows
 
@@ -129,18 +129,30 @@ def travel(root, version):
 
 def history(root):
     """Files and bytes per day by operation."""
+    import arrowlog.table  # noqa: F401 -- imports are measured by a case of their own
+
+    def job():
+        found = _table(root).history(by=["day", "operation"]).to_pylist()
+        rows = [row for row in found if row["operation"] is not None]
+        return [len(rows), sum(row["adds"] for row in rows), sum(row["bytes"] for row in rows)]
+
+    return job
+
+
+def history_sql(root):
+    """The same question in SQL."""
     import duckdb  # noqa: F401 -- imports are not measured
     import pyarrow.dataset  # noqa: F401
 
     import arrowlog.table  # noqa: F401 -- imports are measured by a case of their own
 
-    question = """
+    query = """
         SELECT timestamp::DATE AS day, operation, sum(adds) AS files, sum(bytes) AS bytes
         FROM commits WHERE operation IS NOT NULL GROUP BY ALL ORDER BY ALL
     """
 
     def job():
-        rows = _table(root).sql(question).fetchall()
+        rows = _table(root).sql(query).fetchall()
         return [len(rows), int(sum(row[2] for row in rows)), int(sum(row[3] for row in rows))]
 
     return job
@@ -153,26 +165,24 @@ def diff(root, a, b):
     import arrowlog.table  # noqa: F401 -- imports are measured by a case of their own
 
     def job():
-        found = _table(root).diff(int(a), int(b))
-        return [found.added.num_rows, found.removed.num_rows]
+        changes = _table(root).diff(int(a), int(b))
+        return [changes.added.num_rows, changes.removed.num_rows]
 
     return job
 
 
 def create(root, kind):
-    """Make a checkpoint of an open table, in a copy of the log: `parquet` alone, or `both`."""
+    """Write a checkpoint of an open table, in a copy of the log; `kind` is `auto` or `both`."""
     with tables.copied(root) as copy:
-        # By itself it would make one after the next commit, at the same time.
+        # No automatic checkpoint at the same time.
         options = {"checkpoint.format": kind, "checkpoint.enabled": False, "cleanup.enabled": False}
         table = _table(copy, **options)
-        if kind == "parquet":
-            table.upgrade_protocol(3, 3, reader_features=[FEATURE], writer_features=[FEATURE])
-        table.snapshot().state.adds  # noqa: B018 -- as deltalake has read everything, too
+        table.snapshot().state.adds  # noqa: B018 -- deltalake has read everything, too
         yield lambda: table.checkpoint().num_files
 
 
 def create_cold(root):
-    """Open a table and make a checkpoint of it, in a copy of the log."""
+    """Open a table and write a checkpoint, in a copy of the log."""
     with tables.copied(root) as copy:
         import arrowlog.table  # noqa: F401 -- imports are measured by a case of their own
 
@@ -181,7 +191,7 @@ def create_cold(root):
 
 
 def create_again(root):
-    """Make the next checkpoint of a table that was just opened, in a copy of the log."""
+    """Write the next checkpoint of a table that was just opened, in a copy of the log."""
     with tables.copied(root) as copy:
         options = {"checkpoint.enabled": False, "cleanup.enabled": False}
         table = _table(copy, **options)
@@ -190,7 +200,7 @@ def create_again(root):
 
 
 def open_s3(uri, url):
-    """All live files of a table on the server of this machine."""
+    """All live files of a table on an S3 server at `url`."""
     import arrowlog
     from benchmarks.checkpoints import s3_options
 
@@ -214,7 +224,7 @@ def import_and_open(root):
 
 
 def import_after_polars(_):
-    import polars  # noqa: F401 -- what comes on top of it is measured
+    import polars  # noqa: F401 -- only what arrowlog adds is measured
 
     return import_alone(_)
 

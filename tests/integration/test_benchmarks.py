@@ -22,15 +22,16 @@ def _repository():
         yield
 
 
-def figure(who="arrowlog", runs=(2.0,), case="open", shape="small", **more):
+def figure(engine="arrowlog", runs=(2.0,), case="open", shape="small", **more):
     from benchmarks.figures import Figure
 
-    return Figure(case, shape, who, tuple(runs), **more)
+    return Figure(case, shape, engine, tuple(runs), **more)
 
 
 def test_doctests_of_benchmark_modules_pass():
     tried = 0
-    for name in ("figures", "fresh", "report", "chart"):
+    names = ("figures", "fresh", "report", "chart", "formatting", "races", "proxy", "memory_s3")
+    for name in names:
         found = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
         assert found.failed == 0
         tried += found.attempted
@@ -43,8 +44,8 @@ def test_doctests_of_benchmark_modules_pass():
 def test_ratio_of_rates_treats_more_as_better():
     from benchmarks.figures import ratio
 
-    rates = [figure(runs=(90, 200, 100), unit="a second")]
-    rates += [figure("deltalake", (10, 20, 30), unit="a second")]
+    rates = [figure(runs=(90, 200, 100), unit="per second")]
+    rates += [figure("deltalake", (10, 20, 30), unit="per second")]
     assert (rates[0].median, rates[0].best) == (100, 200)
     assert ratio(rates, "deltalake") == 5
     assert (figure(runs=(90, 200, 100)).median, figure(runs=(90, 200, 100)).best) == (100, 90)
@@ -89,6 +90,15 @@ def test_json_round_trip_keeps_every_run():
     assert json.loads(text)["figures"][0]["max"] == 2.5
 
 
+def test_results_with_former_field_and_unit_names_are_read():
+    from benchmarks.figures import from_json, to_json
+
+    rate = figure(runs=(90, 200), unit="per second")
+    text = to_json([rate]).replace('"engine"', '"who"').replace('"per second"', '"a second"')
+    assert "who" in text
+    assert from_json(text) == [rate]
+
+
 def test_changes_compare_medians_of_arrowlog():
     from benchmarks.figures import changes
 
@@ -121,7 +131,7 @@ open: all live files [ms]                median    least     MB   median    leas
 growth [ms]                              median    least     MB   median    least     MB   median    least     MB deltalake pyiceberg
   10 commits                               1.00                     2.00                                               2.0x
   1,000 commits                            10.0                      200                                                20x
-  grows with the power                     0.50                     1.00"""  # noqa: E501
+  exponent of growth                       0.50                     1.00"""  # noqa: E501
 
 
 def test_results_table_layout():
@@ -163,18 +173,18 @@ def test_peer_of_another_kind_has_its_own_heading():
 
 
 def test_targets_are_reported_as_reached_or_not():
-    from benchmarks.reach import LEAST, MOST, Asked, outcomes, table
+    from benchmarks.goals import AT_LEAST, AT_MOST, Goal, evaluate, table
 
-    asked = [
-        Asked("fast", "ratio", "open", "small", LEAST, 25),
-        Asked("fast enough", "ratio", "open", "small", LEAST, 10),
-        Asked("short", "value", "open", "small", MOST, 2),
-        Asked("light", "mb", "open", "small", MOST, 199),
-        Asked("half", "mb ratio", "open", "small", MOST, 0.5),
-        Asked("none failed", "value", "commit failures", "small", MOST, 0),
-        Asked("before opening", "own ratio", "refresh", "1 new: small", LEAST, 20, "open"),
-        Asked("not run", "value", "plan", "small", MOST, 1),
-        Asked("no such peer", "ratio", "open", "small", LEAST, 1, "pyiceberg"),
+    goals = [
+        Goal("fast", "ratio", "open", "small", AT_LEAST, 25),
+        Goal("fast enough", "ratio", "open", "small", AT_LEAST, 10),
+        Goal("short", "value", "open", "small", AT_MOST, 2),
+        Goal("light", "mb", "open", "small", AT_MOST, 199),
+        Goal("half", "mb ratio", "open", "small", AT_MOST, 0.5),
+        Goal("none failed", "value", "commit failures", "small", AT_MOST, 0),
+        Goal("before opening", "own ratio", "refresh", "1 new: small", AT_LEAST, 20, "open"),
+        Goal("not run", "value", "plan", "small", AT_MOST, 1),
+        Goal("no such peer", "ratio", "open", "small", AT_LEAST, 1, "pyiceberg"),
     ]
     figures = [
         figure(runs=(2,), mb=200),
@@ -183,8 +193,8 @@ def test_targets_are_reported_as_reached_or_not():
         figure(case="commit failures", runs=(0, 0, 1), unit="failed"),
         figure(case="refresh", shape="1 new: small", runs=(0.1,)),
     ]
-    found = outcomes(figures, asked)
-    assert [(one.asked.words, one.measured, one.reached) for one in found] == [
+    found = evaluate(figures, goals)
+    assert [(one.goal.label, one.measured, one.reached) for one in found] == [
         ("fast", 20, False),
         ("fast enough", 20, True),
         ("short", 2, True),
@@ -200,17 +210,17 @@ def test_targets_are_reported_as_reached_or_not():
 
 def test_every_target_and_headline_figure_is_measured(monkeypatch, tmp_path):
     from benchmarks import cases, checkpoints, commits, spark, splits
+    from benchmarks.goals import GOALS
     from benchmarks.headline import HEADLINE
-    from benchmarks.reach import ASKED
 
     def row(case, shape, jobs, *_, **__):
-        return [figure(who, case=case, shape=shape) for who in jobs]
+        return [figure(engine, case=case, shape=shape) for engine in jobs]
 
     def over_wire(_, server, engines, words, __):
         return [row("slow wire", f"{words}, + {trip} ms", engines) for trip in checkpoints.TRIPS]
 
-    summary = {"rate": 1, "p50": 1, "p99": 1, "failed": 0, "errors": [], "ghosts": 0, "asked": 1}
-    quiet = {"asked": 1}
+    summary = {"rate": 1, "p50": 1, "p99": 1, "failed": 0, "errors": [], "ghosts": 0, "requests": 1}
+    quiet = {"requests": 1}
     monkeypatch.setattr(cases, "in_turn", row)
     monkeypatch.setattr(cases, "table", lambda *_: "")
     monkeypatch.setattr(cases, "measure", lambda *_, **__: None)
@@ -222,42 +232,44 @@ def test_every_target_and_headline_figure_is_measured(monkeypatch, tmp_path):
     jobs += (cases.diff, cases.checkpoint, cases.importing, cases.cached, cases.growth)
     jobs += (checkpoints.again, commits.run, checkpoints.wire)
     monkeypatch.setattr(checkpoints, "_over_wire", over_wire)
-    made = {(one.case, one.shape, one.who) for job in jobs for row in job(setting) for one in row}
+    made = {
+        (one.case, one.shape, one.engine) for job in jobs for row in job(setting) for one in row
+    }
     made |= {("spark", text, "spark") for text in spark.labels(spark.FULL).values()}
     monkeypatch.setattr(splits, "in_turn", row)
     monkeypatch.setattr(splits, "python", lambda *_: os.mkdir(tmp_path / "splits-1000000.part"))
-    made |= {(one.case, one.shape, one.who) for one in splits.run(str(tmp_path), 1, quick=False)}
+    made |= {(one.case, one.shape, one.engine) for one in splits.run(str(tmp_path), 1, quick=False)}
     measured = {(case, shape) for case, shape, _ in made}
-    assert {(one.case, one.shape) for one in ASKED} <= measured
+    assert {(one.case, one.shape) for one in GOALS} <= measured
     assert set(HEADLINE) <= measured
-    compared = {(one.case, one.shape, one.peer) for one in ASKED if one.kind == "ratio"}
+    compared = {(one.case, one.shape, one.peer) for one in GOALS if one.kind == "ratio"}
     assert compared <= made
-    assert len({one.words for one in ASKED}) == len(ASKED)
+    assert len({one.label for one in GOALS}) == len(GOALS)
 
 
 # ---- stored results ----
 
 
 def test_only_the_marked_block_of_the_readme_is_replaced():
-    from benchmarks.headline import END, START, markdown, put
+    from benchmarks.headline import END, START, markdown, replace_block
 
     rows = [figure(runs=(50.1,), mb=140), figure("deltalake", (456,), mb=127)]
     block = markdown(rows, {"open": "open: all"}, "do it", "a machine\nversions", "the table")
-    text = put(f"before\n{START}\nold\n{END}\nafter\n", block)
-    assert text == put(text, block)
+    text = replace_block(f"before\n{START}\nold\n{END}\nafter\n", block)
+    assert text == replace_block(text, block)
     assert text.startswith(f"before\n{START}\n|")
     assert text.endswith(f"</details>\n{END}\nafter\n")
     assert "| open: small | 50.1 (140 MB) | 456 (127 MB) | **9.1\N{MULTIPLICATION SIGN}** |" in text
     assert "Measured by `do it` on:  \na machine  \nversions\n" in text
     assert "old" not in text
     with pytest.raises(ValueError, match="there is no <!-- benchmark:start -->"):
-        put("no marks", block)
+        replace_block("no marks", block)
 
 
 def test_benchmarks_page_has_the_markers():
-    from benchmarks.headline import put
+    from benchmarks.headline import replace_block
 
-    put((HOME / "docs" / "benchmarks.md").read_text(), "")
+    replace_block((HOME / "docs" / "benchmarks.md").read_text(), "")
 
 
 def test_chart_is_svg_with_all_labels():
@@ -277,8 +289,8 @@ def test_chart_is_svg_with_all_labels():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--only", "open,spead"], "--only spead: there are open, cached, plan"),
-        (["--only", ","], "--only nothing: there are"),
+        (["--only", "open,spead"], "--only spead: cases are open, cached, plan"),
+        (["--only", ","], "--only nothing: cases are"),
         (["--rounds", "0"], "--rounds 0: at least 1"),
         (["--against", "nowhere.json"], "not the results of an earlier run"),
         (["--against", "README.md"], "not the results of an earlier run"),
@@ -302,7 +314,7 @@ def test_help_names_every_case(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     text = capsys.readouterr().out
-    assert all(f"\n  {name} " in text and job.words in text for name, job in JOBS.items())
+    assert all(f"\n  {name} " in text and job.description in text for name, job in JOBS.items())
 
 
 def test_missing_peers_and_a_busy_machine_are_reported(tmp_path):
@@ -311,13 +323,13 @@ def test_missing_peers_and_a_busy_machine_are_reported(tmp_path):
     seen, found = machine.machine(tmp_path), machine.versions()
     assert found["deltalake"]
     assert seen["cores"] == os.cpu_count()
-    text = machine.told({**seen, "busy": True}, {**found, "pyiceberg": None, "commit": "abc+"})
+    text = machine.describe({**seen, "busy": True}, {**found, "pyiceberg": None, "commit": "abc+"})
     assert "arrowlog" in text
     assert "(abc+)" in text
     assert "not installed: pyiceberg" in text
     assert ".[dev,bench]" in text
     assert "The machine is busy" in text
-    assert "busy" not in machine.told({**seen, "busy": False}, found)
+    assert "busy" not in machine.describe({**seen, "busy": False}, found)
 
 
 # ---- runs ----
@@ -328,11 +340,11 @@ def test_peers_alternate_and_slow_ones_run_fewer_rounds():
 
     seen = []
 
-    def job(who):
-        seen.append(who)
+    def job(engine):
+        seen.append(engine)
         return {"ms": 1.0, "cpu": 0.5, "mb": float(len(seen)), "answer": 3}
 
-    jobs = {who: lambda who=who: job(who) for who in ("arrowlog", "deltalake")}
+    jobs = {engine: lambda engine=engine: job(engine) for engine in ("arrowlog", "deltalake")}
     ours, theirs = in_turn("open", "small", jobs, 3)
     assert seen == ["arrowlog", "deltalake"] * 3
     assert (ours.runs, ours.mb, theirs.mb) == ((1.0,) * 3, 5, 6)
@@ -348,6 +360,7 @@ def toy(monkeypatch):
     monkeypatch.setattr(cases, "COMMITS", [Shape(3, 4)])
     monkeypatch.setattr(cases, "STOCKED", [Shape(2, 3, 2)])
     monkeypatch.setattr(cases, "VARIED", [Shape(2, 3, varied=True)])
+    monkeypatch.setattr(cases, "REMOVED", [Shape(3, 10, columns=6, removed=20)])
     monkeypatch.setattr(cases, "installed", lambda: ("deltalake",))
     return cases
 
@@ -365,17 +378,19 @@ def test_small_run_gives_equal_answers_and_writes_its_files(toy, tmp_path, capsy
     assert "open checkpoint of 6, 2 commits: round 1 of 1" in told.err
     results = tmp_path / "out" / "results.json"
     figures = from_json(results.read_text())
-    assert [(one.shape, one.who) for one in figures] == [
+    assert [(one.shape, one.engine) for one in figures] == [
         ("3 commits x 4 files", "arrowlog"),
         ("3 commits x 4 files", "deltalake"),
         ("checkpoint of 6, 2 commits", "arrowlog"),
         ("checkpoint of 6, 2 commits", "deltalake"),
         ("2 commits x 3 files, fields in any order", "arrowlog"),
         ("2 commits x 3 files, fields in any order", "deltalake"),
+        ("3 commits x 10 files, 6 columns, 20 % removed", "arrowlog"),
+        ("3 commits x 10 files, 6 columns, 20 % removed", "deltalake"),
     ]
     assert all(one.runs[0] > 0 and one.mb > 1 for one in figures)
     kept = json.loads(results.read_text())
-    assert {"machine", "versions", "rounds", "seconds", "reach"} <= kept.keys()
+    assert {"machine", "versions", "rounds", "seconds", "goals"} <= kept.keys()
     assert kept["command"] == "python3 dev.py bench --rounds 1 --only open"
     table = told.out[told.out.index("\n\n") : told.out.index("Medians")]
     assert main(["--again", str(results), "--folder", str(tmp_path / "other")]) == 0
@@ -402,12 +417,30 @@ def test_benchmark_table_with_a_checkpoint_has_all_files_in_either_form(
     assert snapshot.report.checkpoint == 2
 
 
+def test_benchmark_table_with_removes_lacks_the_removed_files(tmp_path):
+    import arrowlog
+    from benchmarks import tables
+    from benchmarks.tables import Shape
+
+    shape = Shape(4, 10, columns=6, removed=20)
+    assert Shape.named(shape.name) == shape
+    tables.build(str(tmp_path), "arrowlog", shape)
+    table = arrowlog.Table(tables.place(tmp_path, "arrowlog", shape))
+    assert [table.snapshot(version=version).num_files for version in range(5)] == [
+        0,
+        10,
+        18,
+        26,
+        34,
+    ]
+
+
 def damaged(folder, shape):
     """Both tables of a shape; deltalake's lacks its last commit."""
     from benchmarks import tables
 
-    for who in ("arrowlog", "deltalake"):
-        tables.build(str(folder), who, shape)
+    for engine in ("arrowlog", "deltalake"):
+        tables.build(str(folder), engine, shape)
     log = os.path.join(tables.place(str(folder), "deltalake", shape), "_delta_log")
     os.remove(os.path.join(log, f"{shape.versions:020d}.json"))
 
@@ -430,7 +463,7 @@ def test_results_before_a_failed_run_are_kept(toy, tmp_path, capsys):
 
     damaged(tmp_path, toy.STOCKED[0])
     assert main(["--only", "open", "--rounds", "1", "--folder", str(tmp_path)]) == 1
-    assert "What was measured until then" in capsys.readouterr().err
+    assert "Results so far" in capsys.readouterr().err
     kept = (tmp_path / "results.json").read_text()
     assert {one.shape for one in from_json(kept)} == {"3 commits x 4 files"}
     assert "the answers differ" in json.loads(kept)["stopped"]

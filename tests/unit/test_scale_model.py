@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import beyond, costs, scale, slots, written
+from benchmarks import beyond, costs, formatting, races, scale
 
 C = scale.known()
 
@@ -50,7 +50,7 @@ def test_costs_of_small_commits_match_manual_arithmetic():
 
 
 def test_plan_cost_grows_with_row_groups_not_with_the_table():
-    small, large = (replace(costs.ASKED, files=files) for files in (10**6, 10**8))
+    small, large = (replace(costs.BASE_LOAD, files=files) for files in (10**6, 10**8))
     before, after = costs.cold_plan(C, small), costs.cold_plan(C, large)
     assert after["tail"] == before["tail"]
     assert after["list"] == before["list"]
@@ -58,40 +58,40 @@ def test_plan_cost_grows_with_row_groups_not_with_the_table():
 
 
 def test_one_writer_commits_once_per_round_trip():
-    found = slots.race(1, 0.02, 0.02, 30)
-    assert found["rate"] == pytest.approx(1 / (0.02 * (1 + slots.JITTER)), rel=0.05)
+    found = races.race(1, 0.02, 0.02, 30)
+    assert found["rate"] == pytest.approx(1 / (0.02 * (1 + races.JITTER)), rel=0.05)
     assert found["tries"] == 1
 
 
 @pytest.mark.parametrize("writers", [2, 4, 16])
 def test_concurrent_writers_have_about_the_rate_of_one(writers):
-    found = slots.race(writers, 0.02, 0.02, 30)
+    found = races.race(writers, 0.02, 0.02, 30)
     assert 0.75 / 0.021 < found["rate"] < 1.02 / 0.02
     assert found["tries"] > 1
     assert found["p99"] > found["p50"]
 
 
 def test_same_seed_gives_the_same_race():
-    assert slots.race(4, 0.02, 0.02, 5, seed=3) == slots.race(4, 0.02, 0.02, 5, seed=3)
-    assert slots.race(4, 0.02, 0.02, 5, seed=3) != slots.race(4, 0.02, 0.02, 5, seed=4)
+    assert races.race(4, 0.02, 0.02, 5, seed=3) == races.race(4, 0.02, 0.02, 5, seed=3)
+    assert races.race(4, 0.02, 0.02, 5, seed=3) != races.race(4, 0.02, 0.02, 5, seed=4)
 
 
 def test_batching_committer_keeps_up_with_any_rate():
     for rate in (10, 100, 2000):
-        found = slots.batched(rate, 0.02, 0.0, 30)
+        found = races.batched(rate, 0.02, 0.0, 30)
         assert found["rate"] == pytest.approx(rate, rel=0.15)
         assert found["puts"] < 1 / 0.02
-        assert found["p99"] < 1000 * 3 * 0.02 * (1 + 5 * slots.JITTER)
-    patient = slots.batched(100, 0.02, 0.5, 30)
+        assert found["p99"] < 1000 * 3 * 0.02 * (1 + 5 * races.JITTER)
+    patient = races.batched(100, 0.02, 0.5, 30)
     assert patient["puts"] < 2
     assert patient["p50"] > 100
 
 
 def test_numbers_are_formatted():
-    assert written.span(59.9) == "60 s"
-    assert written.span(200_000) == "2.3 days"
-    assert written.size(5) == "5 B"
-    assert written.grid(("a", "b"), [(1, 2)]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    assert formatting.span(59.9) == "60 s"
+    assert formatting.span(200_000) == "2.3 days"
+    assert formatting.size(5) == "5 B"
+    assert formatting.markdown_table(("a", "b"), [(1, 2)]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
 def test_built_log_matches_the_counts(tmp_path):

@@ -1,8 +1,8 @@
-"""Writers that race for the next free version of one log, simulated. Pure and seeded.
+"""Simulate writers that race for the next version of a log. Pure and seeded.
 
-A put of a version that is taken fails, and its writer reads what is there and tries the next: as
-`arrowlog.transaction.commit_loop` does it, with its own `ContentionBackoff`. Times are seconds.
-Nothing but round trips takes time, so what is measured beside it is what the rest costs.
+A put of an existing version fails; its writer then reads the new commits and tries the next
+version, as `arrowlog.transaction.commit_loop` does, with the same `ContentionBackoff`. Times are in
+seconds. Only round trips take time; the difference to a measurement is the cost of everything else.
 """
 
 import heapq
@@ -11,31 +11,37 @@ from dataclasses import dataclass, field
 
 from arrowlog.transaction.version_race import ContentionBackoff
 
-_WIDTH, _WIDTH_MAX = 4, 64  # commits that are read at once after a lost race, as it does
-JITTER = 0.05  # of a round trip, on top of it, as a mean
+_WIDTH, _WIDTH_MAX = (
+    4,
+    64,
+)  # commits read in one round trip after a lost race, as in the commit loop
+JITTER = 0.05  # mean delay of a round trip, as a share of it
 
 
 @dataclass
 class World:
-    """Time, chance, and the log: when each version came to be."""
+    """The clock, the random numbers, and the log: the time of each version."""
 
     rng: random.Random
     now: float = 0.0
     taken: list[float] = field(default_factory=list)
 
     def seconds(self):
+        """The current time."""
         return self.now
 
     def uniform(self):
+        """A random number between 0 and 1."""
         return self.rng.random()
 
     def trip(self, seconds):
+        """The duration of a round trip, with jitter."""
         return seconds * (1 + self.rng.expovariate(1 / JITTER))
 
 
 @dataclass
 class Writer:
-    """Where a writer is: what it knows of the log, and since when it tries to commit."""
+    """The state of a writer: the next version it knows of, and its current commit."""
 
     version: int = 0
     losses: int = 0
@@ -45,81 +51,85 @@ class Writer:
 
 
 def race(writers, put, get, seconds, seed=7):
-    """Commits a second, milliseconds to commit (middle, and 99 of 100), puts a commit.
+    """Commits per second ("rate"), latency in ms ("p50", "p99"), puts per commit ("tries").
 
     >>> round(race(1, 0.02, 0.02, 20)["rate"])
     48
     """
     world = World(random.Random(seed))
-    crowd = [Writer() for _ in range(writers)]
+    states = [Writer() for _ in range(writers)]
     events = []
     for number in range(writers):
         heapq.heappush(events, (world.uniform() * put, number, "begin", 0.0))
-    spent, puts = [], 0
+    latencies, puts = [], 0
     while events:
-        world.now, number, what, sent = heapq.heappop(events)
-        writer = crowd[number]
-        if what == "begin":
+        world.now, number, event, sent = heapq.heappop(events)
+        writer = states[number]
+        if event == "begin":
             writer.since, writer.losses, writer.behind = world.now, 0, 0
             wait = writer.backoff.wait(world)
             heapq.heappush(events, (world.now + wait, number, "send", 0.0))
-        elif what == "send":
+        elif event == "send":
             puts += 1
             trip = world.trip(put)
             heapq.heappush(events, (world.now + trip / 2, number, "arrive", trip))
-        elif what == "arrive":
+        elif event == "arrive":
             won = len(world.taken) == writer.version
             if won:
                 world.taken.append(world.now)
             answer = "won" if won else "lost"
             heapq.heappush(events, (world.now + sent / 2, number, answer, sent))
-        elif what == "won":
+        elif event == "won":
             writer.backoff.record_put(sent)
             writer.backoff.record_commit(writer.losses, world.now)
             writer.version += 1
-            spent.append(world.now - writer.since)
+            latencies.append(world.now - writer.since)
             if world.now < seconds:
                 heapq.heappush(events, (world.now, number, "begin", 0.0))
-        elif what == "lost":
+        elif event == "lost":
             writer.backoff.record_put(sent)
             writer.losses += 1
             trip = world.trip(get)
             heapq.heappush(events, (world.now + trip / 2, number, "look", trip))
-        else:  # look: what is there when the request arrives
+        else:  # look: the commits that exist when the request arrives
             width = max(min(1 + writer.losses, _WIDTH), min(writer.behind // 2, _WIDTH_MAX))
             count = min(width, len(world.taken) - writer.version)
             writer.behind = writer.behind + count if count == width else 0
             writer.version += count
             heapq.heappush(events, (world.now + sent / 2, number, "send", 0.0))
-    return _told(spent, max(world.now, 1e-9)) | {"tries": puts / max(len(spent), 1)}
+    tries = puts / max(len(latencies), 1)
+    return _summary(latencies, max(world.now, 1e-9)) | {"tries": tries}
 
 
 def batched(rate, put, window, seconds, seed=7):
-    """One committer that puts whatever has come since its last put, `window` seconds at least.
+    """Group commit: one committer puts all changes that have arrived since its last put.
 
-    Changes come by chance, `rate` a second. What each waits is from its coming to its answer.
+    It waits at least `window` seconds for further changes. Changes arrive at random, `rate` per
+    second. Latency is the time from a change's arrival to the response. Returns as `race`, and
+    changes per put ("batch") and puts per second ("puts").
     """
     rng = random.Random(seed)
     world = World(rng)
-    coming, moment = [], 0.0
+    arrivals, moment = [], 0.0
     while moment < seconds:
         moment += rng.expovariate(rate)
-        coming.append(moment)
-    spent, batches, at, free = [], 0, 0, 0.0
-    while at < len(coming):
-        begin = max(free, coming[at] + window)
+        arrivals.append(moment)
+    latencies, batches, at, free = [], 0, 0, 0.0
+    while at < len(arrivals):
+        begin = max(free, arrivals[at] + window)
         stop = at
-        while stop < len(coming) and coming[stop] <= begin:
+        while stop < len(arrivals) and arrivals[stop] <= begin:
             stop += 1
         free = begin + world.trip(put)
-        spent += [free - moment for moment in coming[at:stop]]
+        latencies += [free - moment for moment in arrivals[at:stop]]
         batches += 1
         at = stop
-    return _told(spent, free) | {"batch": len(spent) / batches, "puts": batches / free}
+    batch = {"batch": len(latencies) / batches, "puts": batches / free}
+    return _summary(latencies, free) | batch
 
 
-def _told(spent, seconds):
-    times = sorted(spent)
+def _summary(latencies, seconds):
+    times = sorted(latencies)
     return {
         "rate": len(times) / seconds,
         "p50": times[len(times) // 2] * 1000,

@@ -1,20 +1,19 @@
-"""Numbers, sizes and durations as people read them, and tables in Markdown."""
+"""Readable numbers, sizes and durations, and Markdown tables. Pure."""
 
 DAY = 86_400
 
 
-def short(value, unit=""):
-    """A number for a person.
+def short(value):
+    """A number with at least two digits.
 
     >>> short(259_200_000), short(0.0123), short(41.27), short(3_812.4)
     ('259,200,000', '0.012', '41', '3,812')
     """
-    text = f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
-    return f"{text} {unit}".strip()
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
 def size(value):
-    """Bytes for a person.
+    """A number of bytes with a suitable unit.
 
     >>> size(3_500_000_000), size(900), size(70_000_000)
     ('3.5 GB', '900 B', '70 MB')
@@ -27,7 +26,7 @@ def size(value):
 
 
 def span(seconds):
-    """A duration for a person.
+    """A duration with a suitable unit.
 
     >>> span(0.0421), span(8.24), span(300), span(90_000)
     ('42 ms', '8.2 s', '5.0 min', '25 h')
@@ -41,7 +40,7 @@ def span(seconds):
     return f"{seconds / DAY:.1f} days"
 
 
-def grid(head, rows):
+def markdown_table(head, rows):
     """A table in Markdown."""
     lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
     lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
