@@ -54,8 +54,8 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.errors import TlsFailed as TlsFailed
     from arrowlog.errors import UnknownStorageOption as UnknownStorageOption
     from arrowlog.errors import UnsupportedProtocol as UnsupportedProtocol
-    from arrowlog.formats.indextables import Metadata as Metadata
-    from arrowlog.formats.indextables import Protocol as Protocol
+    from arrowlog.formats import Metadata as Metadata
+    from arrowlog.formats import Protocol as Protocol
     from arrowlog.metering import metrics as metrics
     from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
@@ -118,7 +118,7 @@ _HOMES = {
         "UnknownStorageOption",
         "UnsupportedProtocol",
     ),
-    "formats.indextables": ("Metadata", "Protocol"),
+    "formats": ("Metadata", "Protocol"),
     "metering": ("metrics",),
     "predicate": ("indexquery",),
     "recovery": (

@@ -45,6 +45,22 @@ _POLARS_TYPES: dict[pa.DataType, str] = {
 }
 
 
+def release_unused_memory() -> None:
+    """Return memory that Arrow's allocators keep for later to the system."""
+    for pool in (pa.default_memory_pool(), LOW_PEAK_POOL):
+        if pool is not None:
+            pool.release_unused()
+
+
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows. `Schema.empty_table` would import pandas, if it is installed.
+
+    >>> empty_table(pa.schema([("id", pa.int64())])).num_rows
+    0
+    """
+    return pa.Table.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+
+
 def make_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Build an array of strings, bytes, numbers or booleans of type `kind`.
 
@@ -68,7 +84,7 @@ def _from_buffers(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     """
     count, validity = len(values), None
     try:
-        if any(value is None for value in values):
+        if None in values:
             validity = _to_bits([value is not None for value in values])
             missing: Any = {pa.string(): "", pa.binary(): b"", pa.bool_(): False}.get(kind, 0)
             values = [missing if value is None else value for value in values]
@@ -106,14 +122,20 @@ def make_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
     return make_array([value], kind)[0]
 
 
-def to_numpy(values: pa.Array) -> Any:
-    """Return the numbers of an array without nulls as a numpy array that shares their memory.
+def to_numpy(values: pa.Array | pa.ChunkedArray) -> Any:
+    """Return numbers or booleans without nulls as a numpy array; numbers share their memory.
+
+    `Array.to_numpy` would import pandas, if it is installed.
 
     >>> to_numpy(make_array([1, 2], pa.int64())).tolist()
     [1, 2]
     """
     import numpy as np
 
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_boolean(values.type):
+        return to_numpy(pc.cast(values, pa.uint8())).astype(np.bool_)
     kind = values.type.to_pandas_dtype()
     data = values.buffers()[1]
     if not len(values):
@@ -122,8 +144,17 @@ def to_numpy(values: pa.Array) -> Any:
 
 
 def from_numpy(values: Any) -> pa.Array:
-    """Return the numbers of a numpy array as an Arrow array that shares their memory."""
+    """Return a numpy array of numbers or booleans as an Arrow array; numbers share their memory.
+
+    >>> from_numpy(to_numpy(make_array([True, False], pa.bool_()))).to_pylist()
+    [True, False]
+    """
+    import numpy as np
+
     kind = pa.from_numpy_dtype(values.dtype)
+    if pa.types.is_boolean(kind):
+        bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+        return pa.Array.from_buffers(kind, len(values), [None, bits])
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 

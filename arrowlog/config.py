@@ -7,9 +7,11 @@ the Spark session, the table's `configuration`, the default. An invalid value ra
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from dataclasses import Field, dataclass, field, fields
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from arrowlog.errors import InvalidRequest
@@ -36,15 +38,17 @@ def parse_bool(value: object) -> bool:
 
 
 def parse_duration_ms(value: object) -> int:
-    """Parse a duration, such as `30d`, `24h`, `90 s` or `1500`, into milliseconds.
+    """Parse a duration, such as `30d`, `24h`, `90 s`, `1500` or a `timedelta`, into milliseconds.
 
     Raises `ValueError` with the valid values.
 
     >>> parse_duration_ms("2h")
     7200000
     """
+    if isinstance(value, timedelta) and value >= timedelta(0):
+        return value // timedelta(milliseconds=1)
     match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|d|w)?", str(value).strip().lower())
-    if match is None or isinstance(value, bool):
+    if match is None or isinstance(value, (bool, timedelta)):
         raise ValueError("milliseconds, or a duration such as 30d, 24h, 15m")
     return int(match[1]) * _UNIT_MS[match[2] or "ms"]
 
@@ -61,6 +65,20 @@ def parse_bytes(value: object) -> int:
     if match is None or isinstance(value, bool) or int(match[1]) == 0:
         raise ValueError("a number of bytes above 0, or a size such as 128MB")
     return int(match[1]) * _UNIT_BYTES[match[2]]
+
+
+def parse_integer(value: object) -> int:
+    """Return an integer, also one of numpy. Raises `ValueError` for anything else.
+
+    >>> parse_integer(7)
+    7
+    """
+    if isinstance(value, bool):
+        raise ValueError("an integer")
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError("an integer") from None
 
 
 def parse_argument(parse: Callable[[object], _Parsed], value: object, name: str) -> _Parsed:

@@ -147,7 +147,7 @@ CLEANUP_IDLE = Event(
     "cleanup",
     logging.DEBUG,
     "cleanup_idle",
-    "%(table)s: clean-up found nothing to delete (%(ms).0f ms)",
+    "%(table)s: cleanup found nothing to delete (%(ms).0f ms)",
     {**_TABLE, **_MS},
 )
 CLEANUP_FAILED = Event(

@@ -186,6 +186,7 @@ def test_opening_a_table_imports_no_pandas(tmp_path):
         "table = arrowlog.Table(small_table.write(sys.argv[3])); table.snapshot().files;"
         "table.append([arrowlog.add_file('x', {'day': None}, size=1)]); table.refresh().files;"
         "assert table.history().num_rows and table.history(1).num_rows == 1;"
+        "assert table.history(by=['day', 'month', 'operation']).num_rows;"
         "assert 'duckdb' not in sys.modules;"
         "import os; assert not os.path.exists(sys.argv[4]);"
         "pyarrow.array([1]); assert os.path.exists(sys.argv[4])"

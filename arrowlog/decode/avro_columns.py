@@ -27,13 +27,14 @@ from arrowlog.decode.avro_records import (
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats import (
     AvroType,
+    FieldKind,
     ValueDamaged,
     damaged,
     read_container,
     read_value,
     unsupported,
 )
-from arrowlog.formats.indextables import ADD_FIELDS, FILE_ENTRY_FIELDS, REQUIRED_FIELDS, FieldKind
+from arrowlog.formats.indextables import ADD_FIELDS, FILE_ENTRY_FIELDS, REQUIRED_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -703,12 +703,15 @@ def _has_column(kind: FieldKind, path: JsonPath) -> bool:
     return kind is not FieldKind.JSON
 
 
-def _repeat_int(number: int, count: int, pool: pa.MemoryPool | None) -> pa.Array:
-    """Repeat an integer; raises `TemplateMismatch` if it does not fit 64 bits."""
+def _repeat_int(text: str, count: int, pool: pa.MemoryPool | None) -> pa.Array:
+    """Repeat a number; raises `TemplateMismatch` if it is not an integer of 64 bits."""
     try:
-        return pa.repeat(make_scalar(number, pa.int64()), count, memory_pool=pool)
-    except (pa.ArrowInvalid, OverflowError, ValueError):
+        number = int(text)
+    except ValueError:
         raise TemplateMismatch from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise TemplateMismatch
+    return pa.repeat(make_scalar(number, pa.int64()), count, memory_pool=pool)
 
 
 def _to_column(
@@ -729,7 +732,7 @@ def _repeat_constant(
     if kind is FieldKind.BOOL:
         return repeat_bool(value is True, count)
     if kind is FieldKind.INT:
-        return _repeat_int(int(str(value)), count, pool)
+        return _repeat_int(str(value), count, pool)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if kind is FieldKind.WORD:
         return pa.DictionaryArray.from_arrays(

@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
-from mmap import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +46,9 @@ from arrowlog.decode.line_splitter import (
 from arrowlog.decode.row_decoder import (
     COMMIT_INFO_PREFIX,
     CommitInfoLines,
+    NonAddLines,
     build_action_table,
+    build_info_table,
     decode_line,
     decode_lines,
     lines_from_raw_infos,
@@ -89,25 +90,6 @@ _CHECKSUM_MARK = b'"checksum":"crc32:'
 _LINE_FEED = 10
 
 
-@dataclass(frozen=True, slots=True)
-class NonAddLines:
-    """Lines outside the buffer, each ending with a line feed, and their sequence numbers."""
-
-    seq: pa.Array
-    lines: pa.Array
-
-    def filter(self, mask: pa.Array, pool: pa.MemoryPool | None = None) -> NonAddLines:
-        """Return the lines that a boolean mask selects."""
-        seq = pc.filter(self.seq, mask, memory_pool=pool)
-        return NonAddLines(seq, pc.filter(self.lines, mask, memory_pool=pool))
-
-    @classmethod
-    def join(cls, parts: Sequence[NonAddLines]) -> NonAddLines:
-        """Concatenate the lines of several parts."""
-        seqs = concat_typed_arrays([part.seq for part in parts], pa.int64())
-        return cls(seqs, concat_typed_arrays([part.lines for part in parts], pa.binary()))
-
-
 class LineBuffer:
     """The lines of log files, in log order.
 
@@ -137,7 +119,7 @@ class LineBuffer:
         # A first line that contains this declares the checksum of the other lines.
         self._checksum_mark = _CHECKSUM_MARK if table_format.verified_commits else None
         self.data = bytearray()
-        self._stage: mmap | None = None
+        self._stage: NDArray[np.uint8] | None = None
         # The templates of the lines decoded last; the next ones probably have them too.
         self.templates: list[LineTemplate] = []
         # What the schema decoder has learned of lines without a template, and how often in a row
@@ -194,11 +176,12 @@ class LineBuffer:
     def staging_memory(self, room: int) -> memoryview:
         """Return at least `room` bytes of memory in which to collect small files before `put`.
 
-        The memory is an anonymous mapping: the operating system commits a page when it is touched.
+        The operating system commits a page when it is touched. numpy requests large pages, where
+        there are any, for what is larger than 4 MiB: they save a page fault every 4 KiB.
         """
         if self._stage is None or len(self._stage) < room:
-            self._stage = mmap(-1, room)
-        return memoryview(self._stage)
+            self._stage = np.empty(room, np.uint8)
+        return self._stage.data
 
     def reserve(self, room: int) -> memoryview:
         """Return the free end of the buffer, at least `room` bytes.
@@ -229,7 +212,7 @@ class LineBuffer:
             check_plain_size(length, name, self.limit)
             self._close_file(name, version, start + length)
 
-    def append(self, name: str, version: int, plain: bytes) -> None:
+    def append(self, name: str, version: int, plain: bytes | bytearray) -> None:
         """Add a file that is already decompressed."""
         check_plain_size(len(plain), name, self.limit)
         self.reserve(len(plain) + 1).release()
@@ -467,7 +450,7 @@ class ActionBatch:
         """Return all actions of one kind as one table. The rows are not sorted by `seq`."""
         tables = [pa.table({"seq": pa.nulls(0, pa.int64())}), *self.tables.get(action, ())]
         if action == "commitInfo":
-            tables += [infos.table() for infos in self.infos]
+            tables += [table for infos in self.infos for table in _info_tables(infos, self.format)]
         return pa.concat_tables(tables, promote_options="default")
 
     def place(self, seq: int) -> tuple[str, int]:
@@ -621,6 +604,22 @@ def _take_commit_infos(actions: ActionBatch, non_adds: NonAddLines) -> NonAddLin
     actions.infos.append(infos)
     others = non_adds.filter(pc.invert(starts_as_info))
     return others if rejected is None else NonAddLines.join([others, candidates.filter(rejected)])
+
+
+def _info_tables(infos: CommitInfoLines, table_format: Format) -> list[pa.Table]:
+    """Decode commitInfos: those that share a template as columns, the others one by one."""
+    if len(infos.seq) < COLUMNAR_MIN_LINES:
+        return [infos.table()]
+    batch = ActionBatch(table_format)
+    lines = LineBlock(concat_bytes(infos.lines), len(infos.seq))
+    first = _match_picked(lines, infos.fields, [])
+    _, left = _decode_by_template(batch, lines, infos.seq, *first, [])
+    tables = batch.tables["commitInfo"]
+    if len(left):
+        others = pc.is_in(infos.seq, value_set=left)
+        rows = infos.seq.filter(others), infos.lines.filter(others)
+        tables.append(build_info_table(*rows, infos.fields))
+    return tables
 
 
 def decode_buffer(window: LineBuffer, *, columnar: bool = True) -> ActionBatch:

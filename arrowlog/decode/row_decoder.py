@@ -28,6 +28,7 @@ from arrowlog.arrays import (
     FALSE,
     bytes_to_array,
     concat_bytes,
+    concat_typed_arrays,
     make_array,
     make_int64,
     make_scalar,
@@ -528,6 +529,25 @@ def scalar_text(raw: msgspec.Raw) -> str | None:
     return None if text is None or (bytes(raw)[:1] in (b"{", b"[")) else text
 
 
+@dataclass(frozen=True, slots=True)
+class NonAddLines:
+    """Lines outside the buffer, each ending with a line feed, and their sequence numbers."""
+
+    seq: pa.Array
+    lines: pa.Array
+
+    def filter(self, mask: pa.Array, pool: pa.MemoryPool | None = None) -> NonAddLines:
+        """Return the lines that a boolean mask selects."""
+        seq = pc.filter(self.seq, mask, memory_pool=pool)
+        return NonAddLines(seq, pc.filter(self.lines, mask, memory_pool=pool))
+
+    @classmethod
+    def join(cls, parts: Sequence[NonAddLines]) -> NonAddLines:
+        """Concatenate the lines of several parts."""
+        seqs = concat_typed_arrays([part.seq for part in parts], pa.int64())
+        return cls(seqs, concat_typed_arrays([part.lines for part in parts], pa.binary()))
+
+
 COMMIT_INFO_PREFIX = b'{"commitInfo":'
 
 
@@ -618,18 +638,23 @@ class CommitInfoLines:
 
     def table(self) -> pa.Table:
         """Return a table with `seq` and every known field that at least one commitInfo has."""
-        fields = _all_fields(self.fields)
-        decoded = _decode_all(fields.line, self.lines)
-        if decoded is None:
-            raws = [_RAW_LINE.decode(text).commitInfo for text in self.lines.to_pylist()]
-            rows = [fields.values(raw) for raw in raws]
-        else:
-            rows = [fields.to_values(line.commitInfo) for line in decoded]
-        columns: dict[str, Any] = {"seq": self.seq}
-        for (name, kind), values in zip(fields.kinds.items(), zip(*rows, strict=True), strict=True):
-            if any(value is not None for value in values):
-                columns[name] = make_array(values, kind.type)
-        return pa.table(columns)
+        return build_info_table(self.seq, self.lines, self.fields)
+
+
+def build_info_table(seq: pa.Array, lines: pa.Array, fields: ActionFields) -> pa.Table:
+    """Decode lines of commitInfos one by one; see `CommitInfoLines.table`."""
+    declared = _all_fields(fields)
+    decoded = _decode_all(declared.line, lines)
+    if decoded is None:
+        raws = [_RAW_LINE.decode(text).commitInfo for text in lines.to_pylist()]
+        rows = [declared.values(raw) for raw in raws]
+    else:
+        rows = [declared.to_values(line.commitInfo) for line in decoded]
+    columns: dict[str, Any] = {"seq": seq}
+    for (name, kind), values in zip(declared.kinds.items(), zip(*rows, strict=True), strict=True):
+        if any(value is not None for value in values):
+            columns[name] = make_array(values, kind.type)
+    return pa.table(columns)
 
 
 def lines_from_raw_infos(

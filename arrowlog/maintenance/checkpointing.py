@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats import LogListing
     from arrowlog.snapshot import Snapshot, State
     from arrowlog.storage import Store
     from arrowlog.transaction import Clock

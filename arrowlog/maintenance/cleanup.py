@@ -24,6 +24,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from arrowlog.errors import LogCorrupt, StoreUnavailable
+from arrowlog.formats import RETIRED_FOLDER as RETIRED
+from arrowlog.formats import parse_retired_records, retired_record_name, superseded_records
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LOG_FOLDER,
@@ -31,13 +33,9 @@ from arrowlog.formats.indextables import (
     STATE_KIND,
     classify_names,
     parse_parquet_part,
-    parse_retired_records,
     parse_state_folder,
     retired_part_name,
-    retired_record_name,
-    superseded_records,
 )
-from arrowlog.formats.indextables import RETIRED_FOLDER as RETIRED
 from arrowlog.log_lines import (
     CLEANUP_DEFERRED,
     CLEANUP_DONE,
@@ -76,7 +74,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats import LogListing
     from arrowlog.maintenance.state_files import StateFiles
     from arrowlog.storage import Store
 
@@ -467,7 +465,7 @@ def execute_cleanup(
 ) -> CleanupResult:
     """Delete the files of a plan, after recording the versions of its commits as retired.
 
-    If the record cannot be written, nothing is deleted. `started` is when the clean-up began, by
+    If the record cannot be written, nothing is deleted. `started` is when the cleanup began, by
     `time.perf_counter`. Raises StoreUnavailable if `cleanup.failurePolicy` is `fail`; otherwise
     failures are in the result.
     """
@@ -478,7 +476,7 @@ def execute_cleanup(
 
 
 def _report_cleanup(store: Store, result: CleanupResult) -> None:
-    """Log and count a clean-up, the deleted files one by one at DEBUG."""
+    """Log and count a cleanup, the deleted files one by one at DEBUG."""
     files, milliseconds = result.log_files, result.milliseconds
     size, failures = result.bytes_freed, len(result.failures)
     metrics = metrics_of(store)

@@ -43,6 +43,7 @@ from arrowlog.transaction import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import timedelta
 
     from arrowlog.snapshot import Snapshot, State
     from arrowlog.storage import Store
@@ -340,7 +341,7 @@ class CompactionRequest:
     max_groups: int | None = None
     max_files: int = _MAX_FILES_PER_GROUP
     include_skipped: bool = False
-    cooldown: str | int = "24h"
+    cooldown: str | int | timedelta = "24h"
 
 
 def parse_compaction_request(
@@ -350,7 +351,7 @@ def parse_compaction_request(
     max_files_per_group: int | None,
     *,
     include_skipped: bool,
-    cooldown: str | int,
+    cooldown: str | int | timedelta,
 ) -> CompactionRequest:
     """Validate the arguments of a compaction. Raises InvalidRequest naming the wrong one."""
     target = parse_argument(parse_bytes, target_size, "target_size")

@@ -64,8 +64,10 @@ from arrowlog.transaction import compute_stats, describe_parquet_file, operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import timedelta
 
     from arrowlog.config import Config
+    from arrowlog.formats import Protocol
     from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
     from arrowlog.maintenance.compaction import CompactionRequest, CompactResult
     from arrowlog.maintenance.vacuum import Progress, VacuumResult
@@ -99,15 +101,14 @@ def checkpoint(
     streamed = _stream_state(session)
     if streamed is not None:
         with closing(streamed.files):
-            if not _needs_upgrade(streamed.state, session.config_of(streamed.state.metadata)):
-                return _write(
-                    session, checkpointer, streamed.state, for_all_readers=for_all_readers
-                )
+            state = streamed.state
+            if not _needs_upgrade(state.protocol, session.config_of(state.metadata)):
+                return _write(session, checkpointer, state, for_all_readers=for_all_readers)
     snapshot = session.read_latest()
     config = session.config_of(snapshot.metadata)
     if is_state_table(snapshot.state):
         return _write_state(session, snapshot, config)
-    if _needs_upgrade(snapshot.state, config):
+    if _needs_upgrade(snapshot.state.protocol, config):
         version = _PARQUET_CHECKPOINT_PROTOCOL
         upgrade_protocol(
             session, version, version, [PARQUET_CHECKPOINT_FEATURE], [PARQUET_CHECKPOINT_FEATURE]
@@ -116,9 +117,9 @@ def checkpoint(
     return _write(session, checkpointer, snapshot.state, for_all_readers=for_all_readers)
 
 
-def _needs_upgrade(state: State, config: Config) -> bool:
+def _needs_upgrade(protocol: Protocol, config: Config) -> bool:
     """Whether readers of the table do not know the only form that its checkpoints shall have."""
-    known = PARQUET_CHECKPOINT_FEATURE in state.protocol.reader_features
+    known = PARQUET_CHECKPOINT_FEATURE in protocol.reader_features
     return config.checkpoint_format == "parquet" and not known
 
 
@@ -130,9 +131,15 @@ def _stream_state(session: WriteSession) -> StreamedState | None:
     tracker = session.tracker
     if tracker.last_read is not None:
         return None
-    with suppress(FileNotFoundError):  # a concurrent clean-up: the snapshot is read as usual
+    with suppress(FileNotFoundError):  # a concurrent cleanup: the snapshot is read as usual
         listing = list_log(session.store)
-        return stream_newest_state(session.store, listing, tracker.read_options, session.config_of)
+        return stream_newest_state(
+            session.store,
+            listing,
+            tracker.read_options,
+            session.config_of,
+            lambda protocol, config: not _needs_upgrade(protocol, config),
+        )
     return None
 
 
@@ -255,7 +262,7 @@ def preview_cleanups(session: WriteSession, moments_ms: Sequence[int]) -> list[R
 
 def vacuum(
     session: WriteSession,
-    older_than: str | int,
+    older_than: str | int | timedelta,
     *,
     dry_run: bool,
     force: bool,

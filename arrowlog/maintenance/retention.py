@@ -31,12 +31,11 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 
 from arrowlog.fork_safety import pl
+from arrowlog.formats import CommitFile, LogListing
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LAST_CHECKPOINT,
     LOG_FOLDER,
-    CommitFile,
-    LogListing,
     classify_log_file,
     classify_names,
 )

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array, make_int64
+from arrowlog.arrays import empty_table, make_array, make_int64
 from arrowlog.config import parse_argument, parse_duration_ms
 from arrowlog.decode import (
     SEQ_LINE_BITS,
@@ -40,9 +41,10 @@ from arrowlog.transaction import PreparedCommit, ReadSet, relative_data_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import timedelta
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import CommitFile, LogListing
+    from arrowlog.formats import CommitFile, LogListing
     from arrowlog.snapshot import State
     from arrowlog.storage import Store
     from arrowlog.transaction import CommitResult, TableHead, WriteSession
@@ -61,7 +63,7 @@ def read_skips(store: Store, config: Config, commits: Sequence[CommitFile]) -> p
 
     Commits that were deleted meanwhile are left out. Raises LogCorrupt naming a damaged commit.
     """
-    tables = [SKIPS_SCHEMA.empty_table()]
+    tables = [empty_table(SKIPS_SCHEMA)]
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         batch = commits[start : start + _COMMITS_PER_BATCH]
         contents = store.find_many([commit.key for commit in batch])
@@ -106,7 +108,7 @@ def find_commits_with_active_skips(
         skips = read_skips(store, config, commits)
     except LogCorrupt:
         undamaged = _read_skips_one_by_one(store, config, commits)
-        skips = pa.concat_tables([SKIPS_SCHEMA.empty_table(), *undamaged])
+        skips = pa.concat_tables([empty_table(SKIPS_SCHEMA), *undamaged])
     return frozenset(filter_cooling_down(skips, now_ms)["version"].to_pylist())
 
 
@@ -129,14 +131,14 @@ class SkipCache:
 
     table_id: str | None = None
     versions: set[int] = field(default_factory=set)
-    skips: pa.Table = field(default_factory=SKIPS_SCHEMA.empty_table)
+    skips: pa.Table = field(default_factory=partial(empty_table, SKIPS_SCHEMA))
 
     def catch_up(
         self, store: Store, config: Config, table_id: str, listing: LogListing, newest: int
     ) -> pa.Table:
         """Return all skips up to version `newest`, reading only commits not searched before."""
         if table_id != self.table_id:  # the table was replaced by another
-            self.table_id, self.versions, self.skips = table_id, set(), SKIPS_SCHEMA.empty_table()
+            self.table_id, self.versions, self.skips = table_id, set(), empty_table(SKIPS_SCHEMA)
         commits = listing.commit_files(
             v for v in sorted(listing.commits) if v <= newest and v not in self.versions
         )
@@ -165,7 +167,7 @@ class Skips:
         path: str,
         reason: str,
         operation: str = "merge",
-        cooldown: str | int = "24h",
+        cooldown: str | int | timedelta = "24h",
         *,
         partition_values: Mapping[str, str | None] | None = None,
         size: int | None = None,

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.decode import ActionBatch
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats import LogListing
     from arrowlog.storage import Store
 
     Progress = Callable[[int, int], None]

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.arrays import from_numpy, make_array, to_numpy
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats import find_field_type
 
@@ -132,7 +133,7 @@ class ValueSet:
         zeros = pc.equal(self.values, pa.scalar(0.0, self.values.type))
         if not pc.any(zeros).as_py():
             return self.values
-        both = pc.cast(pa.array([0.0, -0.0]), self.values.type)
+        both = pc.cast(make_array([0.0, -0.0], pa.float64()), self.values.type)
         return pa.concat_arrays([self.values, both])
 
     def sorted_by(self, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
@@ -144,10 +145,10 @@ class ValueSet:
 
 def _sort(values: pa.Array) -> pa.Array:
     if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-        numbers = values.to_numpy(zero_copy_only=False)
+        numbers = to_numpy(values)
         if bool((numbers[1:] >= numbers[:-1]).all()):
             return values
-        return pa.array(np.sort(numbers))  # several times as fast as Arrow
+        return from_numpy(np.sort(numbers))  # several times as fast as Arrow
     return values.take(pc.sort_indices(values))
 
 

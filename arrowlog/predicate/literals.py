@@ -513,6 +513,7 @@ VALUE_SET_MIN = 100
 LITERALS_MAX = 1000
 # The comparisons with one column that are a list of its values, by the operator between them.
 _LISTED_COMPARISONS = {"or": "=", "and": "<>"}
+_PLAIN_TYPES = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
@@ -543,10 +544,9 @@ def make_in(
 
     A NULL among the values makes the condition NULL instead of FALSE, unless `keep_null` is False.
     """
+    values = _decode(values)
     has_null = bool(values.null_count) and keep_null
     members = values.drop_null() if values.null_count else values
-    if pa.types.is_dictionary(members.type):
-        members = members.cast(members.type.value_type)
     if len(members) < VALUE_SET_MIN or not isinstance(column, Column):
         return _literal_in(column, members, has_null=has_null)
     kind = column_type(column, schema)
@@ -554,6 +554,34 @@ def make_in(
     if typed is None:
         return _literal_in(column, members, has_null=has_null)
     return Call("in", (column, ValueSet(typed, has_null)))
+
+
+def make_null_safe_in(column: Node, values: pa.Array, schema: pa.Schema) -> Node | None:
+    """The condition that a column is among values of which NULL is one; it is never NULL.
+
+    None if it has to be evaluated in another way.
+    """
+    values = _decode(values)
+    contained = make_in(column, values, schema, keep_null=False)
+    if contained is None:
+        return None
+    condition: Node = Call("is true", (contained,))
+    if values.null_count == len(values):
+        condition = Literal(False, "bool")
+    if values.null_count:
+        condition = Call("or", (condition, Call("is null", (column,))))
+    return condition
+
+
+def _decode(values: pa.Array) -> pa.Array:
+    """Return values without a dictionary, which may hide NULLs, and without views.
+
+    Arrow neither filters views nor decodes dictionaries of them. polars hands over both.
+    """
+    if pa.types.is_dictionary(values.type):
+        return _decode(values.dictionary).take(values.indices)
+    plain = _PLAIN_TYPES.get(values.type)
+    return values if plain is None else pc.cast(values, plain)
 
 
 def collect_literals(node: Node, schema: pa.Schema) -> Node:

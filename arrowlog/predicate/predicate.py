@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, repeat_bool
+from arrowlog.arrays import FALSE, empty_table, repeat_bool
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import pl
 from arrowlog.predicate.ast import (
@@ -377,7 +377,7 @@ def _check_foreign_type(node: ForeignExpr, schema: pa.Schema) -> None:
     """
     if node.source is None:
         return
-    empty = schema.empty_table()
+    empty = empty_table(schema)
     if _is_arrow(node):
         try:
             kind = _project(node.source, empty).type

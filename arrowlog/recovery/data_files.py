@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats import LogListing
     from arrowlog.maintenance import OtherLogs
     from arrowlog.snapshot import Snapshot
     from arrowlog.storage import Store

@@ -32,7 +32,6 @@ from arrowlog.formats.indextables import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     STATE_PROTOCOL_VERSION,
-    CommitFile,
 )
 from arrowlog.maintenance import retry_after_cleanup
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
@@ -74,7 +73,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from arrowlog.config import Config
-    from arrowlog.formats import CheckpointForm, LogListing
+    from arrowlog.formats import CheckpointForm, CommitFile, LogListing
     from arrowlog.snapshot import Snapshot, State
     from arrowlog.storage import Store
 

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import Metadata
+    from arrowlog.formats import Metadata
     from arrowlog.recovery.folder_contents import FolderContent
     from arrowlog.storage import Store
     from arrowlog.transaction import Add

@@ -26,6 +26,7 @@ from arrowlog.config import Config, resolve
 from arrowlog.decode import extract_commit_info, parse_commit_info
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, redact
 from arrowlog.fork_safety import pl, require_polars
+from arrowlog.formats import Protocol, no_recent_commits
 from arrowlog.formats.delta import DELTA
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
@@ -33,7 +34,6 @@ from arrowlog.formats.indextables import (
     INDEXTABLES,
     LOG_FOLDER,
     STATE_PROTOCOL_VERSION,
-    Protocol,
     StreamCompressor,
     commit_name,
     compress,
@@ -45,7 +45,6 @@ from arrowlog.formats.indextables import (
     is_json_part,
     is_parquet_part,
     manifest_name,
-    no_recent_commits,
 )
 from arrowlog.log_lines import REPAIR_DONE, REPAIR_FAILED, REPAIR_NOTE
 from arrowlog.maintenance import classify_files, make_checkpoint, read_other_log

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import AccessDenied, ArrowlogError, LogCorrupt, StoreUnavailable, TableNotFound
 from arrowlog.fork_safety import pl
+from arrowlog.formats import MAX_VERSION
 from arrowlog.formats.indextables import (
     INDEXTABLES,
     LAST_CHECKPOINT,
-    MAX_VERSION,
     STATE_PROTOCOL_VERSION,
     classify_log_file,
     decompress,

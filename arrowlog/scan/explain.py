@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, make_array, make_scalar, repeat_value
+from arrowlog.arrays import FALSE, empty_table, make_array, make_scalar, repeat_value
 from arrowlog.display import format_bytes, format_html_card, format_html_table, format_text_table
 from arrowlog.fork_safety import OnFirstUse
 from arrowlog.predicate import (
@@ -462,4 +462,4 @@ def _repeat_text(text: str, count: int) -> pa.DictionaryArray:
 def _empty_table() -> pa.Table:
     text = pa.dictionary(pa.int8(), pa.string())
     schema = [("path", pa.string()), ("clause", text), ("kept", pa.bool_()), ("reason", text)]
-    return pa.schema(schema).empty_table()
+    return empty_table(pa.schema(schema))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
+from arrowlog.arrays import empty_table
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import require_polars
 from arrowlog.predicate import TRUE, parse_pushed_filter, parse_pyarrow, referenced_columns
@@ -112,7 +113,7 @@ class LazyRows:
 
         _check_polars_types(self.schema)
         self.check()
-        frame = pl.DataFrame(pl.from_arrow(self.schema.empty_table()))
+        frame = pl.DataFrame(pl.from_arrow(empty_table(self.schema)))
         return register_io_source(self._polars_batches, schema=frame.schema)
 
     def _polars_batches(
@@ -254,7 +255,7 @@ class RowDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no 
         `options` are those of `pyarrow.dataset.Scanner.from_dataset`.
         """
         where = self._combine(filter)
-        sample = ds.InMemoryDataset(self.schema.empty_table())
+        sample = ds.InMemoryDataset(empty_table(self.schema))
         schema = sample.scanner(columns=columns, filter=where, **options).projected_schema
 
         def batches(*, gradual: bool) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.arrays import empty_table
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import OnFirstUse
 from arrowlog.predicate import (
@@ -82,7 +83,7 @@ def mask_splits(keys: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def bind_to_empty(tree: Node, schema: pa.Schema) -> tuple[Predicate, pa.Table]:
     """A predicate without searches and an empty table, to check that it can be evaluated."""
-    table = schema.empty_table()
+    table = empty_table(schema)
     names = _search_names(tree)
     for name in names.values():
         table = table.append_column(name, pa.nulls(0, pa.bool_()))

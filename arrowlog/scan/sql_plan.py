@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import DECIMAL_DIGITS_MAX
+from arrowlog.arrays import DECIMAL_DIGITS_MAX, from_numpy, to_numpy
 from arrowlog.formats import stats_type, struct_leaves
 from arrowlog.predicate import (
     format_node,
@@ -410,14 +410,14 @@ def query_files(test: StatsPredicate, snapshot: Snapshot) -> pa.Array:
     writer = FileQueryWriter(snapshot.columns.schema, snapshot.partition_columns)
     conjuncts = writer.conjuncts(test)
     rows = bounds_table(snapshot, ["size_bytes", *writer.columns])
-    positions = pa.array(np.arange(rows.num_rows))
+    positions = from_numpy(np.arange(rows.num_rows))
     kept = query_rows(
         lambda source: _select(_POSITION, [source, *writer.joins], conjuncts),
         rows.append_column(_POSITION, positions),
     )
     mask = np.zeros(rows.num_rows, dtype=bool)
-    mask[kept[_POSITION].to_numpy()] = True
-    return pa.array(mask)
+    mask[to_numpy(kept[_POSITION])] = True
+    return from_numpy(mask)
 
 
 def _select(column: str, sources: Sequence[str], conjuncts: Sequence[str]) -> str:

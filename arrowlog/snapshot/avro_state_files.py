@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array
+from arrowlog.arrays import from_numpy, make_array, to_numpy
 from arrowlog.decode import ENTRY_COLUMNS, decode_file_entries
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats import physical_name
@@ -167,8 +167,8 @@ class StateEntries:
             codes = keys.combine_chunks().dictionary_encode()
             last = np.zeros(len(codes.dictionary), np.int64)
             # Of values that are assigned to one place, the last one stays.
-            last[codes.indices.to_numpy()] = np.arange(len(codes))
-            rows = pa.array(np.sort(last))
+            last[to_numpy(codes.indices)] = np.arange(len(codes))
+            rows = from_numpy(np.sort(last))
         if self.state.tombstones:
             whole = keys if rows is None else keys.take(rows)
             dead = pc.is_in(whole, value_set=self.tombstone_keys()).combine_chunks()

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from arrowlog.decode import parse_metadata, parse_protocol
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import RecentCommits, crc32, metadata_fields, protocol_fields
+from arrowlog.formats import RecentCommits
+from arrowlog.formats.indextables import crc32, metadata_fields, protocol_fields
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema
 from arrowlog.snapshot.snapshot import InMemoryFiles, Report, Snapshot, State
 from arrowlog.snapshot.tracked_state import LogTip

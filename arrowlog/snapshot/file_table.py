@@ -8,19 +8,28 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import (
     FALSE,
     TRUE,
+    concat_bytes,
+    from_numpy,
     make_array,
-    make_int64,
     null_scalar,
     number_combinations,
     repeat_bool,
+    to_numpy,
 )
-from arrowlog.decode import StatsMember, flatten_map_columns, lookup_stats, stats_counts
+from arrowlog.decode import (
+    StatsMember,
+    contains_octets,
+    flatten_map_columns,
+    lookup_stats,
+    stats_counts,
+)
 from arrowlog.fork_safety import OnFirstUse
 from arrowlog.formats import (
     STATS_COUNTS,
@@ -42,6 +51,8 @@ from arrowlog.snapshot.typed_values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from arrowlog.formats import Format, StructLeaf
 
     # A column that is computed when called.
@@ -62,9 +73,8 @@ _STATS_PREFIXES = ("partition", "min", "max", "null_count")
 _MILLIS = pa.timestamp("ms", "UTC")
 _TAGS = pa.map_(pa.string(), pa.string())
 _LIST = pa.list_(pa.string())
-# A map of text with at least one member, without escapes and spaces.
-_PLAIN_MEMBER = r'"[^"\\\x00-\x1f]*":"[^"\\\x00-\x1f]*"'
-_PLAIN_MAP = rf"^\{{{_PLAIN_MEMBER}(,{_PLAIN_MEMBER})*\}}$"
+_QUOTE, _BACKSLASH, _COMMA, _COLON, _OPENING_BRACE, _CLOSING_BRACE = b'"\\,:{}'
+_FIRST_PRINTABLE = 32
 _TEXT_MAP = msgspec.json.Decoder(dict[str, str | None])
 # Below this many rows, starting threads costs more than computing the columns one by one.
 _THREADED_ROWS_MIN = 20_000
@@ -574,22 +584,51 @@ class _StoredView(_AddView):
 def _split_plain_maps(texts: pa.Array) -> pa.Array | None:
     """Split JSON maps of text that have no escapes and no spaces; None if others are among them.
 
-    In such a text, a quotation mark is where a key or a value begins or ends, and nowhere else.
+    In such texts, every quotation mark is where a key or a value begins or ends. Four of them make
+    a member. What is between two members, and around them, has to be `,` or the braces of a text.
     """
-    if pc.match_substring_regex(texts, _PLAIN_MAP).true_count < len(texts):
+    octets = np.frombuffer(concat_bytes(texts), np.uint8)
+    found = np.flatnonzero(octets == _QUOTE)
+    if texts.null_count or not len(found) or len(found) % 4:
         return None
-    content = pc.binary_slice(texts.view(pa.binary()), 2, -2)  # without `{"` and `"}`
-    members = pc.split_pattern(content, b'","')
-    names_and_values = pc.split_pattern(members.values, b'":"').values.view(pa.string())
-    evens = make_array(range(0, len(names_and_values), 2), pa.int64())
-    keys = names_and_values.take(evens)
-    values = names_and_values.take(pc.add(evens, make_int64(1)))
+    if octets.min() < _FIRST_PRINTABLE or contains_octets(octets, _BACKSLASH):
+        return None
+    marks = found.reshape(-1, 4)
+    stops = np.cumsum(to_numpy(pc.binary_length(texts)), dtype=np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), stops[:-1]])
+    # By text, its first member; then one more than its last.
+    firsts, ends = (np.searchsorted(marks[:, 0], borders) for borders in (starts, stops))
+    follows = np.ones(len(marks), np.bool_)
+    if firsts[0] or (firsts >= ends).any():  # text before all members, or without one
+        return None
+    follows[firsts] = False
+    before = octets[marks[:, 0] - 1]
+    if not (
+        (marks[firsts, 0] == starts + 1).all()
+        and (marks[ends - 1, 3] == stops - 2).all()
+        and (marks[:, 2] == marks[:, 1] + 2).all()
+        and (marks[1:, 0] == marks[:-1, 3] + 2)[follows[1:]].all()
+        and (before == np.where(follows, _COMMA, _OPENING_BRACE)).all()
+        and (octets[marks[:, 1] + 1] == _COLON).all()
+        and (octets[stops - 1] == _CLOSING_BRACE).all()
+    ):
+        return None
+    keys, values = _cut(octets, marks[:, :2]), _cut(octets, marks[:, 2:])
     if len(keys) > len(texts):
-        rows = pc.list_parent_indices(members)
+        rows = from_numpy(np.repeat(np.arange(len(texts)), ends - firsts))
         codes, _ = number_combinations([rows, keys], len(keys))
         if pc.count_distinct(codes).as_py() < len(keys):
             return None  # a key that is there twice: the last one counts
-    return pa.MapArray.from_arrays(members.offsets, keys, values)
+    offsets = np.append(firsts, len(marks)).astype(np.int32)
+    return pa.MapArray.from_arrays(from_numpy(offsets), keys, values)
+
+
+def _cut(octets: NDArray[np.uint8], marks: NDArray[np.int64]) -> pa.Array:
+    """Return the texts between pairs of quotation marks."""
+    borders = (marks + np.array([1, 0])).astype(np.int32)
+    buffers = [None, pa.py_buffer(borders), pa.py_buffer(octets)]
+    pieces = pa.Array.from_buffers(pa.string(), 2 * len(marks) - 1, buffers)
+    return pieces.take(from_numpy(np.arange(0, 2 * len(marks), 2)))
 
 
 def _parse_text_maps(texts: pa.Array) -> pa.Array | None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
 from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, TableNotFound
-from arrowlog.formats import CommitFile
+from arrowlog.formats import CommitFile, RetiredVersions, parse_retired_records
 from arrowlog.formats.delta import DELTA
-from arrowlog.formats.indextables import INDEXTABLES, RetiredVersions, parse_retired_records
+from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.snapshot.log_segment import retired_record_error
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # The formats that a table may have; the first one whose log is there is chosen.
 FORMATS: tuple[Format, ...] = (INDEXTABLES, DELTA)
-# How long an observation of the log can be relied on over a network without asking again. Clean-up
+# How long an observation of the log can be relied on over a network without asking again. Cleanup
 # leaves every commit alone for three times as long (`maintenance.MIN_COMMIT_AGE_SECONDS`), so a
 # version that was empty this long ago cannot have been committed and deleted since. The factor
 # covers clock rates, the store's rounding of times to seconds, and listings that take a while.
@@ -264,7 +264,7 @@ def without_failed_states(store: Store, listing: LogListing, finished: int = -1)
     Such a state is a folder without its file. Only the states above the highest finished one are
     looked at; `finished` is the version of one that is known to be. Asks the store for one state,
     if no write has failed. Where a stat is cheap, all versions without a commit are looked at:
-    clean-up may have left the folder of a state there.
+    cleanup may have left the folder of a state there.
     """
     failed: set[int] = set()
     reached_finished = False
@@ -383,7 +383,7 @@ def needs_retired_check(
 
 
 def list_retired(store: Store, table_format: Format = INDEXTABLES) -> RetiredVersions:
-    """Return the versions whose commits clean-up or truncation may have deleted."""
+    """Return the versions whose commits cleanup or truncation may have deleted."""
     if not table_format.retired_folder:
         return RetiredVersions()
     return parse_retired_records(store.list_from(table_format.key(table_format.retired_folder)))

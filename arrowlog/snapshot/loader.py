@@ -31,11 +31,8 @@ from arrowlog.errors import (
     LogCorrupt,
     UnsupportedProtocol,
 )
-from arrowlog.formats import CheckpointForm, CommitFile
-from arrowlog.formats.indextables import (
-    STATE_KIND,
-    no_recent_commits,
-)
+from arrowlog.formats import CheckpointForm, CommitFile, no_recent_commits
+from arrowlog.formats.indextables import STATE_KIND
 from arrowlog.snapshot.commit_reader import CommitReader
 from arrowlog.snapshot.file_table import files_table
 from arrowlog.snapshot.listing import list_log
@@ -69,6 +66,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.formats import LogListing
+    from arrowlog.formats.indextables import CheckpointContext
     from arrowlog.snapshot.checkpoint.state import WrittenState
     from arrowlog.snapshot.log_replay import ReplayResult
     from arrowlog.snapshot.snapshot import FileSource
@@ -98,6 +96,7 @@ class _Load:
     checksum_verified: bool = False  # the JSON checkpoint carries a checksum, and it matches
     missing_file: FileNotFoundError | None = None  # a checkpoint's file that was listed
     listing: LogListing | None = None
+    unfinished: str | None = None  # a part of a checkpoint that was listed without its manifest
     damage: LogCorrupt | None = None  # of the first checkpoint that could not be used
     damaged_state: LogCorrupt | None = None  # the first table state that could not be used
     meanwhile: Callable[[], None] | None = None
@@ -297,13 +296,17 @@ def _read_base(
             segment = plan_segment(listing, version, unusable)
         except LogCorrupt as error:
             _require_full_listing(listing)
-            if work.missing_file is not None:  # possibly a concurrent clean-up: list again
+            if work.missing_file is not None:  # possibly a concurrent cleanup: list again
                 raise work.missing_file from work.damaged_state or error
             if work.damaged_state is not None:
                 raise work.damaged_state from error
             if work.damage is not None:
                 told = _with_cause(error, work.damage)
                 raise to_checkpoint_error(told, max(unusable, default=None)) from work.damage
+            if work.unfinished is not None:
+                # A concurrent cleanup may have deleted its manifest while the folder was listed,
+                # and a listing may miss a checkpoint that was written meanwhile: list again.
+                raise FileNotFoundError(work.unfinished) from error
             raise
         if segment.checkpoint is None:
             break
@@ -344,6 +347,7 @@ def _read_checkpoint(work: _Load, listing: LogListing, version: int) -> State | 
             state = CHECKPOINT_READERS[form.kind].read(work, version, form)
             if state is not None:
                 return state
+            work.unfinished = form.keys[0]
         except FileNotFoundError as error:
             work.missing_file = error
             work.bypass(version, f"{error} is gone")
@@ -413,7 +417,7 @@ def _fallback_loader(work: _Load, form: CheckpointForm) -> Callable[[int], pa.Ta
             listing = list_log(store, options.format)
             try:
                 snapshot = load_snapshot(store, listing, options, version, avoid=avoid)
-            except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
+            except FileNotFoundError as error:  # possibly a concurrent cleanup: list again
                 if last_attempt:
                     raise missing_file_error(error) from None
             else:
@@ -433,7 +437,7 @@ def _check_reached(segment: LogSegment, listing: LogListing, version: int | None
     first = earliest_rebuildable_version(listing, listing.newest)
     gap = segment.gap
     if gap is not None and gap.missing in listing.retired:
-        # Not damage: clean-up keeps single commits that hold a skip still in its cooldown.
+        # Not damage: cleanup keeps single commits that hold a skip still in its cooldown.
         gap, first = None, max(first, version + 1)
     if version < first and (gap is None or gap.missing == 1):
         raise InvalidRequest(
@@ -454,28 +458,13 @@ def _check_reached(segment: LogSegment, listing: LogListing, version: int | None
 
 def _read_json(work: _Load, version: int, form: CheckpointForm) -> State:
     """Read a JSON checkpoint of any form: one file, or a manifest and its parts."""
-    from arrowlog.formats.indextables import JsonManifest, checkpoint_to_lines
-
     file = form.keys[0]
-    folder = file.rpartition("/")[0]
-    content, beside = checkpoint_to_lines(_get_files(work, [file])[0], version, file)
+    names, lines, beside = _read_json_lines(work, version, file)
     work.checksum_verified = beside.summed
-    names, contents = [file], [content]
-    if isinstance(content, JsonManifest):
-        names = [f"{folder}/{part}" for part in content.parts]
-        parts = _get_files(work, names)
-        for number, (name, data) in enumerate(zip(names, parts, strict=True)):
-            content.check(number, data, name)
-        contents = [
-            checkpoint_to_lines(data, version, n)[0] for n, data in zip(names, parts, strict=True)
-        ]
-    lines = [data for data in contents if isinstance(data, bytes)]
-    if len(lines) < len(names):
-        raise LogCorrupt("a part of the checkpoint is a manifest itself.", file=file)
     config, table_format = work.options.config, work.options.format
     window = LineBuffer(config.max_decompressed_bytes, table_format=table_format)
-    for name, data in zip(names, lines, strict=True):
-        window.append(name, version, data)
+    for name in names:
+        window.append(name, version, lines.pop(0))  # in memory once
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         actions = CommitReader(work.store, table_format, config).decoded(window, pool)
     if not actions.metadata:
@@ -536,6 +525,29 @@ def with_state_files(
     source = AvroStateFiles(entries, written.version, _fallback_loader(work, form))
     report = Report(written.version, "checkpoint", written.version)
     return Snapshot(replace(state, source=source), report)
+
+
+def _read_json_lines(
+    work: _Load, version: int, file: str
+) -> tuple[list[str], list[bytes | bytearray], CheckpointContext]:
+    """Return the names and the lines of the files of a JSON checkpoint, and what is beside them."""
+    from arrowlog.formats.indextables import JsonManifest, checkpoint_to_lines
+
+    folder = file.rpartition("/")[0]
+    content, beside = checkpoint_to_lines(_get_files(work, [file])[0], version, file)
+    names, contents = [file], [content]
+    if isinstance(content, JsonManifest):
+        names = [f"{folder}/{part}" for part in content.parts]
+        parts = _get_files(work, names)
+        for number, (name, data) in enumerate(zip(names, parts, strict=True)):
+            content.check(number, data, name)
+        contents = [
+            checkpoint_to_lines(data, version, n)[0] for n, data in zip(names, parts, strict=True)
+        ]
+    lines = [data for data in contents if not isinstance(data, JsonManifest)]
+    if len(lines) < len(names):
+        raise LogCorrupt("a part of the checkpoint is a manifest itself.", file=file)
+    return names, lines, beside
 
 
 def verify_checkpoint(

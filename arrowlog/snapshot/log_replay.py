@@ -19,14 +19,8 @@ from arrowlog.arrays import make_array
 from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl, polars_is_stranded
-from arrowlog.formats import Protocol
-from arrowlog.formats.indextables import (
-    CHECKSUM_PREFIX,
-    INDEXTABLES,
-    MAX_RECENT_COMMITS,
-    RecentCommits,
-    no_recent_commits,
-)
+from arrowlog.formats import MAX_RECENT_COMMITS, Protocol, RecentCommits, no_recent_commits
+from arrowlog.formats.indextables import CHECKSUM_PREFIX, INDEXTABLES
 from arrowlog.snapshot import reconciliation
 from arrowlog.snapshot.snapshot import LazyTransactions, State, first_files
 from arrowlog.storage import root_spellings
@@ -412,6 +406,8 @@ def _recent_commits(
 
 def _check_checksums(actions: ActionBatch, infos: Sequence[tuple[int, CommitInfo]]) -> None:
     """Compare the CRC-32 that a commit declares for its actions with the one computed on read."""
+    if not actions.sums:
+        return
     for seq, info in infos:
         number = seq >> SEQ_LINE_BITS
         declared, computed = info.checksum, actions.sums.get(number)

@@ -176,7 +176,7 @@ def retired_record_error(listing: LogListing) -> LogCorrupt:
     return LogCorrupt(
         f"versions {first} to {last} are recorded as cleaned up, but there is no checkpoint above"
         " them: it is gone, or the record is wrong.",
-        next="Restore the checkpoint from a backup, or delete the record if no clean-up wrote it."
+        next="Restore the checkpoint from a backup, or delete the record if no cleanup wrote it."
         + _retired_hint(listing),
         file=listing.format.key(listing.format.retired_folder, f"{last:020d}-*.json"),
         version=last,
@@ -195,7 +195,7 @@ def missing_file_error(error: FileNotFoundError) -> LogCorrupt:
 
 
 def _lost_checkpoint_error(listing: LogListing, gap: VersionGap) -> LogCorrupt:
-    """Return the error for commits that clean-up deleted below a checkpoint that is gone."""
+    """Return the error for commits that cleanup deleted below a checkpoint that is gone."""
     return LogCorrupt(
         f"version {gap.missing} was cleaned up, and the checkpoint that replaced it is gone.",
         next="Restore the checkpoint or the commits from a backup." + _retired_hint(listing),

@@ -88,6 +88,8 @@ def reconcile_keys(
     removes, takes one Arrow kernel.
     """
     keys = adds["key"]
+    if not len(keys) and not len(old_keys):
+        return None, None  # there may be many removes: they need not be looked at
     few = removes.num_rows == 0 and len(keys) <= POLARS_MIN_KEYS
     if few and pc.count_distinct(keys, mode="all").as_py() == len(keys):
         if not len(keys) or not len(old_keys):
@@ -119,20 +121,26 @@ def _reconcile_distinct(
     removed_hashes = to_series(removes["key"]).hash()
     if added_hashes.n_unique() < adds.num_rows or removed_hashes.n_unique() < removes.num_rows:
         return None
-    removed = removes["key"].combine_chunks()
-    may_be_removed = added_hashes.is_in(removed_hashes.implode()).to_arrow()
-    again = adds.select(["key", "seq"]).filter(may_be_removed)
-    removed_at = removes["seq"].take(pc.index_in(again["key"], value_set=removed))
-    is_dead = pc.fill_null(pc.greater_equal(removed_at, again["seq"]), FALSE)
-    dead = pc.indices_nonzero(may_be_removed).filter(is_dead.combine_chunks())
+    may_be_removed = added_hashes.is_in(removed_hashes.implode())
+    dead = _removed_again(adds, removes, may_be_removed.to_arrow()) if may_be_removed.any() else ()
     kept = None
     if len(old_keys):
         was_added = pc.is_in(old_keys, value_set=adds["key"].combine_chunks())
-        kept = pc.invert(pc.or_(was_added, pc.is_in(old_keys, value_set=removed)))
+        was_removed = pc.is_in(old_keys, value_set=removes["key"].combine_chunks())
+        kept = pc.invert(pc.or_(was_added, was_removed))
     return (
         None if kept is None or pc.all(kept).as_py() else kept,
         _mask_without(dead, adds.num_rows) if len(dead) else None,
     )
+
+
+def _removed_again(adds: pa.Table, removes: pa.Table, candidates: pa.Array) -> pa.Array:
+    """Return the rows of adds, among some candidates, whose file a later remove is about."""
+    again = adds.select(["key", "seq"]).filter(candidates)
+    removed = removes["key"].combine_chunks()
+    removed_at = removes["seq"].take(pc.index_in(again["key"], value_set=removed))
+    is_dead = pc.fill_null(pc.greater_equal(removed_at, again["seq"]), FALSE)
+    return pc.indices_nonzero(candidates).filter(is_dead.combine_chunks())
 
 
 def _mask_without(rows: pa.Array, count: int) -> pa.Array:

@@ -83,11 +83,16 @@ class SeenKeys:
             return
         first, second = keys.first, keys.second
         while self._pieces and len(self._pieces[-1][0]) < _GROWTH * len(first):
-            larger = self._pieces.pop()
-            first = np.concatenate([larger[0], first])
-            second = np.concatenate([larger[1], second])
+            # One column after the other, and pieces freed at once: half the memory of a merge.
+            larger_first, larger_second = self._pieces.pop()
+            first = np.concatenate([larger_first, first])
+            del larger_first
             order = np.argsort(first, kind="stable")  # linear for two sorted pieces in a row
-            first, second = first[order], second[order]
+            first = first[order]
+            second = np.concatenate([larger_second, second])
+            del larger_second
+            second = second[order]
+            del order
         self._pieces.append((first, second))
 
 

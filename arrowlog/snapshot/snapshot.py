@@ -17,11 +17,11 @@ from typing import Protocol as Interface
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import LOW_PEAK_POOL
+from arrowlog.arrays import LOW_PEAK_POOL, TRUE
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.fork_safety import OnFirstUse
-from arrowlog.formats import FieldKind
-from arrowlog.formats.indextables import INDEXTABLES, STATE_PROTOCOL_VERSION, RecentCommits
+from arrowlog.formats import FieldKind, RecentCommits
+from arrowlog.formats.indextables import INDEXTABLES, STATE_PROTOCOL_VERSION
 from arrowlog.snapshot.file_table import FileStats, files_table
 from arrowlog.snapshot.reconciliation import reconcile_keys
 
@@ -43,6 +43,9 @@ CACHED_SELECTION_FILES_MAX = 1 << 17
 # `_CHUNK_ROWS_MIN`: kernels have a fixed cost per chunk, compaction costs a copy.
 _CHUNKS_MAX = 64
 _CHUNK_ROWS_MIN = 1 << 9
+# The share of a batch that has to be live for its dead rows to stay in memory: copying the others
+# takes time, and as much memory again while both are there.
+_SLICED_SHARE_MIN = 0.75
 
 
 class FileSource(Interface):
@@ -246,7 +249,11 @@ def first_files(
 
 
 def _filter_batches(batches: list[pa.RecordBatch], mask: pa.Array) -> list[pa.RecordBatch]:
-    """Filter batches by one mask of all their rows, in several threads; empties the list."""
+    """Filter batches by one mask of all their rows, in several threads; empties the list.
+
+    A later commit often removes adjacent files of an earlier one. If the other rows of a batch are
+    adjacent and most of it, they are not copied.
+    """
     stops = list(accumulate(batch.num_rows for batch in batches))
 
     def filtered(index: int) -> pa.RecordBatch:
@@ -254,10 +261,20 @@ def _filter_batches(batches: list[pa.RecordBatch], mask: pa.Array) -> list[pa.Re
         part = mask.slice(stops[index] - batch.num_rows, batch.num_rows)
         if part.true_count == len(part):
             return batch
+        run = _only_run(part)
+        if run is not None and len(run) >= len(part) * _SLICED_SHARE_MIN:
+            return batch.slice(run.start, len(run))
         return pc.filter(batch, part, memory_pool=LOW_PEAK_POOL)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(filtered, range(len(batches))))
+
+
+def _only_run(mask: pa.Array) -> range | None:
+    """Return the rows that a mask selects if they are adjacent; None otherwise."""
+    first = pc.index(mask, TRUE).as_py()
+    run = range(first, first + mask.true_count) if first >= 0 else range(0)
+    return run if mask.slice(run.start, len(run)).true_count == len(run) else None
 
 
 def compact_chunks(table: pa.Table) -> pa.Table:

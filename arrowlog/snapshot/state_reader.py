@@ -14,13 +14,8 @@ import msgspec
 
 from arrowlog.decode import decode_line, parse_metadata, to_metadata, to_protocol
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
-from arrowlog.formats import Protocol
-from arrowlog.formats.indextables import (
-    RecentCommits,
-    decompress,
-    no_recent_commits,
-    parse_state,
-)
+from arrowlog.formats import Protocol, RecentCommits, no_recent_commits
+from arrowlog.formats.indextables import decompress, parse_state
 from arrowlog.snapshot.avro_state_files import AvroStateFiles, StateEntries
 from arrowlog.snapshot.listing import list_log
 from arrowlog.snapshot.log_replay import parse_table_schema

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from arrowlog.clock import SystemClock
-from arrowlog.config import parse_duration_ms
+from arrowlog.config import parse_duration_ms, parse_integer
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.snapshot.log_segment import earliest_rebuildable_version, states_without_commits
 
@@ -46,6 +46,21 @@ _ALLOWED_PERIODS = (
 )
 
 
+def check_version(version: object) -> int:
+    """Return a user's version as an integer; raises `InvalidRequest` if it cannot be a version.
+
+    >>> check_version(7)
+    7
+    """
+    try:
+        number = parse_integer(version)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise InvalidRequest(f"{version!r} is not a version.", next="Versions are 0, 1, 2, …")
+    return number
+
+
 def to_epoch_millis(moment: TimestampLike) -> int:
     """Convert a user's timestamp to milliseconds since 1970; without a time zone it is UTC.
 
@@ -55,13 +70,11 @@ def to_epoch_millis(moment: TimestampLike) -> int:
     >>> to_epoch_millis("2024-10-01T00:00:00Z"), to_epoch_millis(date(2024, 10, 1))
     (1727740800000, 1727827199999)
     """
-    if isinstance(moment, bool):
-        raise InvalidRequest(f"{moment!r} is not a timestamp.", next=_ALLOWED)
-    if isinstance(moment, int):
-        return moment
     if isinstance(moment, date) and not isinstance(moment, datetime):
         return _start_of_day(moment) + _DAY_MS - 1
     try:
+        if isinstance(moment, SupportsIndex):
+            return parse_integer(moment)
         parsed = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
         zoned = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
         return (zoned - _EPOCH) // timedelta(milliseconds=1)

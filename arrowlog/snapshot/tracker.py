@@ -38,7 +38,7 @@ from arrowlog.snapshot.listing import (
     without_retired,
 )
 from arrowlog.snapshot.log_segment import missing_file_error, plan_segment
-from arrowlog.snapshot.time_travel import earliest_readable_version, find_version_at
+from arrowlog.snapshot.time_travel import check_version, earliest_readable_version, find_version_at
 from arrowlog.snapshot.tracked_state import LogTip, ReadBase, SnapshotCache
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _SAVE_AFTER_COMMITS = 64
 # File system times are coarse: a folder modified less than this before it was listed may change
 # again without a new modification time, so its tag identifies nothing.
 _FOLDER_SETTLED_MS = 2000
-# For how long after the log was last observed a probe for the next version is conclusive: clean-up
+# For how long after the log was last observed a probe for the next version is conclusive: cleanup
 # deletes no commit younger than this.
 PROBE_TRUST_SECONDS = 30.0
 
@@ -271,7 +271,7 @@ class SnapshotTracker:
             return self.latest()
         from arrowlog.snapshot.description import describe_table
 
-        for _ in range(2):  # a concurrent clean-up may delete a file: list again
+        for _ in range(2):  # a concurrent cleanup may delete a file: list again
             with suppress(FileNotFoundError):
                 listing = open_log(self.store)
                 described = self._described(listing) or describe_table(
@@ -318,7 +318,7 @@ class SnapshotTracker:
                 commits = listing.commit_files()
                 observed = listing.observed if self._is_recent(listing.observed) else float("-inf")
                 check_not_retired(self.store, self.format, commits, observed)
-            except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
+            except FileNotFoundError as error:  # possibly a concurrent cleanup: list again
                 if last_attempt:
                     raise missing_file_error(error) from None
             else:
@@ -337,8 +337,7 @@ class SnapshotTracker:
         Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
         cannot be rebuilt.
         """
-        if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-            raise InvalidRequest(f"{version!r} is not a version.", next="Versions are 0, 1, 2, …")
+        version = check_version(version)
         now = boottime()
         with self._lock:
             cached = self._cached_version(version, now)
@@ -483,7 +482,7 @@ class SnapshotTracker:
         return self.config.cache_expiration_seconds if self.config.cache_enabled else 0
 
     def _fresh_seconds(self) -> float:
-        """For how long clean-up cannot have deleted the commits after the last snapshot."""
+        """For how long cleanup cannot have deleted the commits after the last snapshot."""
         return min(PROBE_TRUST_SECONDS, self.config.log_retention_ms / 2000)
 
     def _refresh_soon(self) -> None:
@@ -560,11 +559,11 @@ class SnapshotTracker:
         return trusted and boottime() - observed <= OBSERVATION_TRUST_SECONDS
 
     def dropped(self) -> bool:
-        """Whether the last known commit is gone or replaced, other than by clean-up."""
+        """Whether the last known commit is gone or replaced, other than by cleanup."""
         tip = self._base.tip
         if tip is None or self.is_same_object(tip):
             return False
-        if tip.is_state:  # clean-up records the commits that it deletes, and no states
+        if tip.is_state:  # cleanup records the commits that it deletes, and no states
             return not self._is_same_table()
         return tip.version not in list_retired(self.store, self.format)
 
@@ -612,7 +611,7 @@ class SnapshotTracker:
         strict: bool | None,
         meanwhile: Callable[[], None] | None = None,
     ) -> Snapshot:
-        """Load a snapshot; if a concurrent clean-up deleted a file, list again and retry once."""
+        """Load a snapshot; if a concurrent cleanup deleted a file, list again and retry once."""
         from arrowlog.snapshot.loader import load_snapshot
 
         options = self._with_strict(strict)

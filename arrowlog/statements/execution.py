@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array, make_int64, null_scalar, repeat_bool, repeat_value
+from arrowlog.arrays import (
+    empty_table,
+    make_array,
+    make_int64,
+    null_scalar,
+    repeat_bool,
+    repeat_value,
+)
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats.indextables import LAST_CHECKPOINT, LOG_FOLDER, encode_json_column
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.decode import ActionBatch
-    from arrowlog.formats.indextables import Metadata, Protocol
+    from arrowlog.formats import Metadata, Protocol
     from arrowlog.snapshot import State
     from arrowlog.storage import Store
 
@@ -427,7 +434,7 @@ def _describe(store: Store, config: Config, *, include_all: bool) -> pa.Table:
     listing = list_log(store)
     commits = listing.commit_files()
     options = ReadOptions(config, allow_external_paths=True)
-    tables: list[pa.Table] = [DESCRIBE_SCHEMA.empty_table()]
+    tables: list[pa.Table] = [empty_table(DESCRIBE_SCHEMA)]
     checkpoint = None
     if not include_all:
         # The checkpoint that loading used, which may be older than a newer one that is damaged.
@@ -481,7 +488,7 @@ def _commit_rows(actions: ActionBatch, root: str) -> pa.Table:
         row = _single_row("metadata", _metadata_columns(metadata))
         parts.append((make_array([seq], _LONG), row))
     if not parts:
-        return DESCRIBE_SCHEMA.empty_table()
+        return empty_table(DESCRIBE_SCHEMA)
     seqs = pa.concat_arrays([seq for seq, _ in parts])
     order = pc.sort_indices(seqs)
     file_numbers = pc.shift_right(seqs.take(order), make_int64(SEQ_LINE_BITS))

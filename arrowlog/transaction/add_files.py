@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
+from arrowlog.config import parse_integer
 from arrowlog.errors import InvalidRequest
-from arrowlog.formats import STATS_COUNTS, find_field_type
-from arrowlog.formats.indextables import ADD_FIELDS, LOG_FOLDER, FieldKind
+from arrowlog.formats import STATS_COUNTS, FieldKind, find_field_type
+from arrowlog.formats.indextables import ADD_FIELDS, LOG_FOLDER
 from arrowlog.snapshot import (
     cast_text,
     files_column_name,
@@ -30,7 +32,7 @@ from arrowlog.snapshot import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from arrowlog.formats.indextables import Metadata
+    from arrowlog.formats import Metadata
 
 # Fields of an add by their name in the log and by that name in snake case.
 _FIELD_NAMES = {spelled: name for name in ADD_FIELDS for spelled in (name, files_column_name(name))}
@@ -147,6 +149,7 @@ def _build_add(path: Any, known: dict[str, Any], place: str) -> Add:
             raise InvalidRequest(
                 f"{place}.{files_column_name(name)} is {value!r}.", next="Pass a map."
             )
+    known = {name: _plain_integers(value) for name, value in known.items()}
     return Add(
         path,
         dict(maps["partitionValues"]),
@@ -155,10 +158,20 @@ def _build_add(path: Any, known: dict[str, Any], place: str) -> Add:
         known.pop("numRecords", None),
         dict(maps["minValues"]),
         dict(maps["maxValues"]),
-        dict(maps["nullCount"]),
+        _plain_integers(maps["nullCount"]),
         known,
-        dict(maps["nanCount"]),
+        _plain_integers(maps["nanCount"]),
     )
+
+
+def _plain_integers(value: Any) -> Any:
+    """Return Python's integers for those of numpy, also in maps; other values as they are."""
+    if isinstance(value, Mapping):
+        return {name: _plain_integers(member) for name, member in value.items()}
+    if isinstance(value, SupportsIndex) and not isinstance(value, int):
+        with suppress(ValueError):  # an array of numpy is no integer, although it looks like one
+            return parse_integer(value)
+    return value
 
 
 def parse_add(given: object, place: str) -> Add:

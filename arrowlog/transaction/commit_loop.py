@@ -7,7 +7,7 @@ log, does: the writer's own id means the commit landed, a missing file means the
 tried again, and another id means a concurrent writer won the version. In that case the winning
 commits are checked for conflicts and the commit is rebased onto them.
 
-Log clean-up deletes commit files and thereby makes their versions available to put-if-absent again.
+Log cleanup deletes commit files and thereby makes their versions available to put-if-absent again.
 A put at such a version succeeds, but no reader ever sees it. A put is therefore acknowledged only
 if its version cannot have been deleted since the writer last observed the end of the log; otherwise
 the writer reads the log to find out which commit owns that version (decision 17). If the log can no
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import Metadata, RecentCommits
-    from arrowlog.formats.indextables import Protocol as TableProtocol
+    from arrowlog.formats import Metadata, RecentCommits
+    from arrowlog.formats import Protocol as TableProtocol
 
 # Time granted for one more attempt to a process whose deadline passed while it was suspended.
 _RESUME_GRACE_SECONDS = 10.0
@@ -135,7 +135,7 @@ class TransactionLog(Protocol):
         """
 
     def replaced(self) -> bool:
-        """Whether the commit that the head was observed by is gone, other than by clean-up.
+        """Whether the commit that the head was observed by is gone, other than by cleanup.
 
         The table was dropped then, and another one may have been created. False if that is unknown.
         """

@@ -26,7 +26,7 @@ from arrowlog.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from arrowlog.formats.indextables import Metadata, Protocol
+    from arrowlog.formats import Metadata, Protocol
 
 # The next step that every conflict suggests.
 CONFLICT_NEXT_STEP = "Read the table again and repeat the operation if it still applies."

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array
+from arrowlog.arrays import DECIMAL_DIGITS_MAX, make_array
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import pl, polars_is_stranded, require_polars
 from arrowlog.snapshot import HIVE_NULL, to_log_text
@@ -35,6 +35,7 @@ DEFAULT_FILE_BYTES = 128 << 20
 # Arrow bytes buffered for all partitions together.
 DEFAULT_BUFFER_BYTES = 512 << 20
 _ROW_GROUP_ROWS = 1 << 20
+_INTEGER_DIGITS_MAX = 20  # of an unsigned one with 64 bits
 # Longer folder names are cut and completed with a hash. File systems allow 255 bytes.
 _FOLDER_NAME_MAX = 120
 _SHORTENED_FOLDER = re.compile(rf".{{{_FOLDER_NAME_MAX}}}~[0-9a-f]{{8}}")
@@ -180,8 +181,12 @@ def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
             continue
         column = rows[item.name]
         try:
+            if pa.types.is_run_end_encoded(column.type):
+                column = pc.run_end_decode(column)
             if pa.types.is_dictionary(column.type):
                 column = _decode_dictionary(column)
+            if pa.types.is_integer(column.type) and pa.types.is_decimal(item.type):
+                column = _widen_integers(column, item.type)
             column = column if column.type == item.type else pc.cast(column, item.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = str(error).split("\n", 1)[0]
@@ -199,10 +204,17 @@ def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
+def _widen_integers(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Convert integers to decimals of a scale; Arrow demands room for the largest integer."""
+    digits = _INTEGER_DIGITS_MAX + kind.scale
+    wide = pa.decimal128 if digits <= DECIMAL_DIGITS_MAX else pa.decimal256
+    return pc.cast(column, wide(digits, kind.scale))
+
+
 def _decode_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Decode a dictionary column. Arrow's own cast does not support dictionaries of views."""
     kind = column.type.value_type
-    kind = pa.string() if kind == pa.string_view() else kind
+    kind = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
     chunks = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
     return pa.chunked_array(chunks, kind)
 

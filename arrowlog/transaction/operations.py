@@ -7,6 +7,7 @@ in `Table`.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.clock import SystemClock
-from arrowlog.config import parse_argument, parse_bytes
+from arrowlog.config import parse_argument, parse_bytes, parse_integer
 from arrowlog.errors import ConcurrentAppend, InvalidRequest
 from arrowlog.snapshot import StatsTruncation
 from arrowlog.storage import root_spellings
@@ -126,16 +127,11 @@ def _with_stats_from_store(adds: list[Add], store: Store) -> list[Add]:
 def _parse_txn(txn: object) -> tuple[str, int] | None:
     if txn is None:
         return None
-    if (
-        isinstance(txn, (tuple, list))
-        and len(txn) == 2
-        and isinstance(txn[0], str)
-        and txn[0]
-        and isinstance(txn[1], int)
-        and not isinstance(txn[1], bool)
-        and abs(txn[1]) < _TXN_VERSION_MAX
-    ):
-        return txn[0], txn[1]
+    if isinstance(txn, (tuple, list)) and len(txn) == 2 and isinstance(txn[0], str) and txn[0]:
+        with suppress(ValueError):
+            version = parse_integer(txn[1])
+            if abs(version) < _TXN_VERSION_MAX:
+                return txn[0], version
     raise InvalidRequest(
         f"txn is {txn!r}.", next='Pass an application id and a version: ("app", 3).'
     )
@@ -473,11 +469,11 @@ def restore(session: WriteSession, version: int) -> CommitResult:
     """Restore an earlier version as a new commit. See `Table.restore`."""
     target = session.at_version(version)
     base = session.base_snapshot()
-    if base.version <= version:
+    if base.version <= target.version:
         # What was last shown is not later than the target: other writers may have moved on.
         base = session.read_latest()
     _check_files_exist(session.store, base.state, target.state)
-    options = CommitOptions("RESTORE", parameters={"version": version})
+    options = CommitOptions("RESTORE", parameters={"version": target.version})
     return session.change(
         prepared_commits.prepare_restore(target.state, options, _context(session, base)), base
     )

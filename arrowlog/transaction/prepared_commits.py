@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import Metadata, Protocol
+    from arrowlog.formats import Metadata, Protocol
     from arrowlog.predicate import Predicate
     from arrowlog.snapshot import State
     from arrowlog.transaction.add_files import Add

@@ -15,16 +15,19 @@ import pyarrow as pa
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableExists, UnsupportedProtocol
-from arrowlog.formats import format_spark_schema, parse_spark_schema
+from arrowlog.formats import (
+    RETIRED_FOLDER,
+    Metadata,
+    Protocol,
+    format_spark_schema,
+    parse_spark_schema,
+)
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     INDEXTABLES,
     LAST_CHECKPOINT,
     LOG_FOLDER,
-    RETIRED_FOLDER,
     STATE_PROTOCOL_VERSION,
-    Metadata,
-    Protocol,
     classify_names,
     compress,
     encode_first_commit,
@@ -67,10 +70,13 @@ def to_schema_json(schema: object) -> str:
         return schema
     if hasattr(schema, "json") and hasattr(schema, "fields"):  # a pyspark StructType
         return str(schema.json())
-    if isinstance(schema, dict):
-        return json.dumps(schema)
-    if hasattr(schema, "__arrow_c_schema__"):
+    if hasattr(schema, "__arrow_c_schema__"):  # also those of polars, which are dicts
         return to_schema_json(pa.schema(schema))
+    if isinstance(schema, dict):
+        try:
+            return json.dumps(schema)
+        except TypeError as error:
+            raise _invalid_schema(error) from None
     raise InvalidRequest(f"A {type(schema).__name__} is not a schema.", next=_SCHEMA_FORMS)
 
 
@@ -98,7 +104,7 @@ def check_schema(text: str) -> pa.Schema:
     return schema
 
 
-def _invalid_schema(error: ValueError) -> InvalidRequest:
+def _invalid_schema(error: TypeError | ValueError) -> InvalidRequest:
     return InvalidRequest(f"The schema cannot be used: {error}.", next=_SCHEMA_FORMS)
 
 

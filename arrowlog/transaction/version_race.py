@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.decode import ActionBatch
-    from arrowlog.formats.indextables import Metadata
+    from arrowlog.formats import Metadata
     from arrowlog.storage import Store
     from arrowlog.transaction.conflict_checker import TableHead
 

@@ -28,13 +28,13 @@ from arrowlog.errors import (
     StoreUnavailable,
 )
 from arrowlog.fork_safety import ForkSafeLock
+from arrowlog.formats import RecentCommits
 from arrowlog.formats.indextables import (
     INDEXTABLES,
     LAST_CHECKPOINT,
     LOG_FOLDER,
     STATE_KIND,
     STATE_PROTOCOL_VERSION,
-    RecentCommits,
     commit_name,
 )
 from arrowlog.log_lines import COMMIT_CONFLICT, COMMIT_UNKNOWN
@@ -72,7 +72,7 @@ _GAP_PROBES = 8
 # dropped is noticed no earlier than this.
 _REMOTE_HEAD_SECONDS = 3.0
 # Commits after the last own table state up to which the next one is built on it, and for how long.
-# Clean-up deletes manifests that no state in the log names, and an old state may be gone.
+# Cleanup deletes manifests that no state in the log names, and an old state may be gone.
 _COMMITS_PER_STATE_MAX = 64
 _STATE_BASE_TRUST_SECONDS = 600.0
 
@@ -228,13 +228,13 @@ class SessionLog:
 
     def none_deleted(self, first: int, last: int, observed: float) -> bool:
         """Whether no version of a range can have been deleted since the log ended before it."""
-        # Clean-up leaves every commit alone until it is three times `OBSERVATION_TRUST_SECONDS`
+        # Cleanup leaves every commit alone until it is three times `OBSERVATION_TRUST_SECONDS`
         # old.
         if self._verify or self._session.clock.seconds() - observed > OBSERVATION_TRUST_SECONDS:
             return False
         if not self._tracker.store.cheap_stat:
             return True
-        # Clean-up by arrowlog records what it deletes. Other programs do not; what they delete is
+        # Cleanup by arrowlog records what it deletes. Other programs do not; what they delete is
         # below a checkpoint, which their pointer names.
         return (
             self.none_retired(first, last)
@@ -243,7 +243,7 @@ class SessionLog:
         )
 
     def replaced(self) -> bool:
-        """Whether the tip is gone, other than by clean-up: the log is another one by now."""
+        """Whether the tip is gone, other than by cleanup: the log is another one by now."""
         tip = self._tip
         if tip is None or self._tracker.is_same_object(tip):
             return False
@@ -533,7 +533,7 @@ class WriteSession:
         """Raise `LogCorrupt` if the next commit would fill a gap.
 
         A writer that counts versions instead of observing them leaves such a gap. Returns False if
-        the next version is not missing but was deleted by clean-up: the head is outdated. Checked
+        the next version is not missing but was deleted by cleanup: the head is outdated. Checked
         only where it costs no request.
         """
         store, version = self.store, head.version

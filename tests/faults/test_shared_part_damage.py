@@ -151,7 +151,7 @@ def run(seed, root):
     for version, parts in kept.items():
         assert parts == before[version]
         lost = {part.rpartition("/")[2] for part in parts} & (there - left)
-        assert not lost, f"{version} names {lost}, which clean-up deleted"
+        assert not lost, f"{version} names {lost}, which cleanup deleted"
     assert not problems(root)[newest]
     check(history, promised=arrowlog.Table(root).earliest_version)
     history.commit(arrowlog.Table(root, options=ALONE))

@@ -17,10 +17,13 @@ from arrowlog.errors import (
     ArrowlogWarning,
     CheckpointWriteError,
     LogCorrupt,
+    StoreFull,
     StoreUnavailable,
     UnsupportedProtocol,
 )
+from arrowlog.snapshot.checkpoint import json as json_form
 from arrowlog.snapshot.checkpoint import parquet, row_spill, streaming
+from arrowlog.storage.local import LocalStore
 
 SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64())])
 NEWEST = 12
@@ -241,3 +244,96 @@ def test_commit_deleted_meanwhile_is_detected(root, streamed):
         written = arrowlog.Table(root, options=OPTIONS).checkpoint()
     assert written.version == NEWEST
     assert parquet_checkpoints.said(arrowlog.Table(root).snapshot()) == expected
+
+
+@pytest.mark.promise("checkpoint.changes_nothing")
+@pytest.mark.parametrize("failure", [StoreFull("full", next=""), _Lost()])
+@pytest.mark.parametrize("written", [0, 1, 5])
+def test_failure_while_writing_json_parts_publishes_no_json_form(
+    root, streamed, failure, written, monkeypatch
+):
+    monkeypatch.setattr(json_form, "_SPILLED_PART_BYTES_MAX", 1)
+    expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
+    options = OPTIONS | {"checkpoint.format": "json"}
+    replace, count = LocalStore.replace, []
+
+    def failing(self, key, data):
+        if ".checkpoint." in key:
+            count.append(key)
+            if len(count) > written:
+                raise failure
+        return replace(self, key, data)
+
+    kind = CheckpointWriteError if isinstance(failure, StoreFull) else _Lost
+    with mock.patch.object(LocalStore, "replace", failing), pytest.raises(kind):
+        arrowlog.Table(root, options=options).checkpoint()
+    assert len(count) == written + 1
+    assert_closed(streamed)
+    manifests = f"{root}/_transaction_log/{NEWEST:020d}.checkpoint.json"
+    assert not os.path.exists(manifests)
+    assert parquet_checkpoints.said(arrowlog.Table(root).snapshot()) == expected
+    arrowlog.Table(root, options=options).checkpoint()
+    assert os.path.exists(manifests)
+    after = arrowlog.Table(root).snapshot()
+    assert (after.report.checkpoint, after.report.warnings) == (NEWEST, ())
+    assert parquet_checkpoints.said(after) == expected
+
+
+@pytest.mark.promise("checkpoint.changes_nothing")
+def test_concurrent_writer_of_the_json_form_wins(root, streamed, monkeypatch):
+    monkeypatch.setattr(json_form, "_SPILLED_PART_BYTES_MAX", 1)
+    expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
+    options = OPTIONS | {"checkpoint.format": "json"}
+    put, others = json_form._put, []
+
+    def racing(*args, **kwargs):
+        if not others:
+            others.append(None)
+            other = arrowlog.Table(root, options=options)
+            other.snapshot()  # its files are in memory: it writes one object
+            others[0] = other.checkpoint()
+        return put(*args, **kwargs)
+
+    with mock.patch.object(json_form, "_put", racing):
+        written = arrowlog.Table(root, options=options).checkpoint()
+    assert_closed(streamed)
+    assert written.num_files == others[0].num_files == expected["num_files"]
+    after = arrowlog.Table(root).snapshot()
+    assert (after.report.checkpoint, after.report.warnings) == (NEWEST, ())
+    assert parquet_checkpoints.said(after) == expected
+
+
+FEATURES = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 3,
+    "readerFeatures": ["parquetCheckpoint"],
+    "writerFeatures": ["parquetCheckpoint"],
+}
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_protocol_without_parquet_checkpoints_is_found_out_before_the_log_is_read(
+    root, streamed, upgraded
+):
+    if upgraded:
+        testing.write_commit(root, NEWEST + 1, [{"protocol": FEATURES}])
+    decode, decoded = streaming._BackwardReplay._decode, []
+
+    def noting(self, commits):
+        decoded.extend(commit.version for commit in commits)
+        return decode(self, commits)
+
+    expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
+    with (
+        mock.patch.object(streaming._BackwardReplay, "_decode", noting),
+        mock.patch.object(streaming, "_SAMPLED_SHARE_MAX", 0),
+    ):
+        arrowlog.Table(root, options=OPTIONS | {"checkpoint.format": "parquet"}).checkpoint()
+    assert bool(streamed) == upgraded
+    assert decoded == ([0, *range(NEWEST + 1, -1, -1)] if upgraded else [0, NEWEST])
+    after = arrowlog.Table(root).snapshot()
+    assert after.protocol.reader_features == ("parquetCheckpoint",)
+    assert after.report.checkpoint == NEWEST + 1
+    found = parquet_checkpoints.said(after)
+    assert found["adds"] == expected["adds"]
+    assert not glob.glob(f"{root}/_transaction_log/*.checkpoint.json")

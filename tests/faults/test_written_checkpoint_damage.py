@@ -5,14 +5,21 @@ import os
 import random
 import shutil
 
+import pyarrow as pa
 import pytest
 from support import small_table
 from support.case_count import cases, first_seed
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.formats.indextables.format import LAST_CHECKPOINT, commit_name
+from arrowlog.errors import LogCorrupt
+from arrowlog.formats.indextables.format import (
+    CHECKPOINT_FOLDER_NAME,
+    LAST_CHECKPOINT,
+    commit_name,
+)
 from arrowlog.snapshot import WrittenCheckpoint, read_pointer, write_pointer
+from arrowlog.storage import LocalStore
 
 FORMATS = ["json"]
 SIZES = [1 << 20, 1500]  # one file, or parts and a manifest
@@ -263,3 +270,30 @@ def test_unreadable_pointer_is_not_replaced(root, monkeypatch):
         write_pointer(table._store, state, WrittenCheckpoint(("x",), 1), "json", None, 1)
     monkeypatch.undo()
     assert read_pointer(table._store) == before
+
+
+@pytest.mark.parametrize("remains", [True, False])
+def test_checkpoint_listed_without_its_manifest_is_listed_again(root, monkeypatch, remains):
+    """A cleanup deletes the manifest, and a writer adds a checkpoint, during the listing."""
+    options = {"checkpoint.enabled": False, "checkpoint.format": "parquet"}
+    table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]), options=options)
+    for number in range(5):
+        table.append([arrowlog.add_file(f"f{number}", size=1)])
+    table.checkpoint()
+    table.truncate_history()
+    listed, hidden = LocalStore.list_from, []
+
+    def list_from(self, folder, start=""):
+        names = listed(self, folder, start)
+        if folder.endswith(CHECKPOINT_FOLDER_NAME) and (not hidden or not remains):
+            hidden.append([name for name in names if name.endswith(".checkpoint.json")])
+            return [name for name in names if name not in hidden[-1]]
+        return names
+
+    monkeypatch.setattr(LocalStore, "list_from", list_from)
+    if remains:
+        assert arrowlog.Table(root).snapshot().num_files == 5
+    else:
+        with pytest.raises(LogCorrupt, match="cannot be read, and the commit of version 1"):
+            arrowlog.Table(root).snapshot()
+    assert hidden[0]

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -15,8 +16,12 @@ import arrowlog
 from arrowlog import testing
 from arrowlog.decode import decoder
 from arrowlog.decode.decoder import LineBuffer
-from arrowlog.formats.indextables import ADD_FIELDS, classify_names, commit_name
-from arrowlog.formats.indextables.commit_encoder import encode_add_objects, quote_json_strings
+from arrowlog.formats.indextables import ADD_FIELDS, classify_names, commit_encoder, commit_name
+from arrowlog.formats.indextables.commit_encoder import (
+    encode_add_objects,
+    join_add_objects,
+    quote_json_strings,
+)
 from arrowlog.formats.indextables.compression import CODEC_BYTES
 from arrowlog.snapshot.log_replay import replay_actions
 
@@ -220,10 +225,23 @@ def as_read(name, value):
     return value
 
 
+def assert_joined_like(table, texts):
+    """The adds in one piece, also from the middle of a table, are those encoded one by one."""
+    for start in {0, 1, table.num_rows // 2}:
+        some = join_add_objects(table.slice(start), before="<", after=">\n")
+        assert bytes(some).decode() == "".join(f"<{text}>\n" for text in texts[start:])
+
+
+@pytest.mark.parametrize("many", [1, 256], ids=["all bytes at once", "text by text"])
 @pytest.mark.parametrize("lines", [1, 48], ids=["columnar", "by line"])
 @settings(max_examples=cases(40))
 @given(st.lists(ADDS, min_size=1, max_size=12))
-def test_encoded_adds_equal_json(lines, adds):
+def test_encoded_adds_equal_json(lines, many, adds):
+    with mock.patch.object(commit_encoder, "_MANY_TEXTS", many):
+        check_encoded_adds(lines, adds)
+
+
+def check_encoded_adds(lines, adds):
     adds = [{"path": f"f{number}", **add} for number, add in enumerate(adds)]
     before = decoder.COLUMNAR_MIN_LINES
     decoder.COLUMNAR_MIN_LINES = lines
@@ -231,7 +249,9 @@ def test_encoded_adds_equal_json(lines, adds):
         table = decoded(adds)
     finally:
         decoder.COLUMNAR_MIN_LINES = before
-    texts = {json.loads(text)["path"]: text for text in encode_add_objects(table).to_pylist()}
+    encoded = encode_add_objects(table).to_pylist()
+    assert_joined_like(table, encoded)
+    texts = {json.loads(text)["path"]: text for text in encoded}
     assert len(texts) == len(adds)
     for add in adds:
         text = texts[add["path"]]
@@ -253,7 +273,10 @@ def test_thousands_of_similar_adds_are_encoded_columnar():
         low, high = (rng.choice(odd) + rng.choice(odd) for _ in range(2))
         bounds = {"minValues": {"name": low}, "maxValues": {"name": high}}
         adds.append(testing.add(f"f{number}{rng.choice(odd)}", {"day": low}, **bounds)["add"])
-    told = [json.loads(text) for text in encode_add_objects(decoded(adds)).to_pylist()]
+    table = decoded(adds)
+    encoded = encode_add_objects(table).to_pylist()
+    assert_joined_like(table, encoded)
+    told = list(map(json.loads, encoded))
     key = lambda add: add["path"]  # noqa: E731
     assert sorted(map(meaning, told), key=key) == sorted(map(meaning, adds), key=key)
 

@@ -12,8 +12,9 @@ import pytest
 from support.case_count import cases
 
 from arrowlog import testing
+from arrowlog.decode import decoder
 from arrowlog.decode.decoder import LineBuffer, decode_buffer
-from arrowlog.decode.row_decoder import flatten_map_columns
+from arrowlog.decode.row_decoder import build_info_table, flatten_map_columns
 from arrowlog.errors import LogCorrupt
 
 LIMIT = 1 << 20
@@ -150,3 +151,56 @@ def test_error_names_file_and_line():
             decode_buffer(window)
         assert caught.value.file == "_transaction_log/7.json"
         assert caught.value.line == number + 1
+
+
+def odd_infos(rng: random.Random) -> list[dict]:
+    """CommitInfos of one writer, of which some have values that no column can hold."""
+    odd = [None, "text", 7, -(2**70), 1.5, True, [], {}, {"a": None}, 'é\\"', "\u2028"]
+    infos, share = [], rng.choice([0, 0.02, 0.3])
+    notes = {"userMetadata": "note"} if rng.random() < 0.2 else {}
+    for i in range(rng.choice([60, 200])):
+        info = {"timestamp": 10**12 + i, "operation": "WRITE", "operationParameters": {}}
+        info |= {
+            "txnId": f"id-{i}",
+            **notes,
+            "readVersion": i,
+            "operationMetrics": {"files": str(i), "bytes": i * i},
+        }
+        info |= {"txn": {"appId": "app", "version": i}, "numActions": 1, "checksum": "crc32:0"}
+        for _ in range(rng.choice([1, 3]) if rng.random() < share else 0):
+            info[rng.choice(list(info))] = rng.choice(odd)
+        if rng.random() < share / 4:
+            del info[rng.choice(list(info))]
+        infos.append(info)
+    return infos
+
+
+@pytest.mark.promise("snapshot.decoders_agree")
+def test_commit_infos_decoded_as_columns_are_those_decoded_one_by_one(monkeypatch):
+    one_by_one, total = [], 0
+
+    def counted(seq, lines, fields):
+        one_by_one.append(len(seq))
+        return build_info_table(seq, lines, fields)
+
+    monkeypatch.setattr(decoder, "build_info_table", counted)
+    for seed in range(cases(60)):
+        print("seed", seed)
+        rng = random.Random(seed)
+        data = testing.lines({"commitInfo": info} for info in odd_infos(rng))
+        lines = data.splitlines(keepends=True)
+        window = LineBuffer(LIMIT)
+        ends = [sum(map(len, lines[: i + 1])) for i in range(len(lines))]
+        window.put([f"f{i}" for i in range(len(lines))], range(len(lines)), data, ends)
+        actions = decode_buffer(window)
+        model = [infos.table() for infos in actions.infos]
+        expected = pa.concat_tables(model, promote_options="default").sort_by("seq")
+        found = actions.table("commitInfo").sort_by("seq")
+        assert present(found) == present(expected)
+        assert found.num_rows == len(lines)
+        total += len(lines)
+    assert 0 < sum(one_by_one) < 3 * total // 4  # both decoders have taken part
+
+
+def present(table: pa.Table) -> list[dict]:
+    return [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]

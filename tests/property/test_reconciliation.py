@@ -3,6 +3,7 @@
 import json
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from arrowlog import testing
 from arrowlog.decode.decoder import LineBuffer, decode_buffer
 from arrowlog.snapshot import reconciliation
 from arrowlog.snapshot.log_replay import replay_actions
+from arrowlog.snapshot.snapshot import _filter_batches
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "é", ""])
 ACTIONS = st.lists(st.tuples(NAMES, st.booleans()), max_size=12)
@@ -133,3 +135,33 @@ def test_transactions_and_timestamps_from_foreign_commit_infos(root, spaced):
     by_line = arrowlog.Table(root, options={"transaction.useOptimized": False}).snapshot().state
     assert state.timestamp == by_line.timestamp == 1_700_000_000_060
     assert state.txns == by_line.txns == {"app": (60, 60)}
+
+
+@settings(max_examples=cases(200))
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 9)), min_size=1, max_size=8),
+    st.integers(1, 12),
+)
+def test_batches_keep_the_rows_of_a_mask(runs, batch_rows):
+    flags = [live for live, length in runs for _ in range(length)]
+    numbers = pa.table({"n": pa.array(range(len(flags)), pa.int64())})
+    mask = pa.array(flags, pa.bool_())
+    kept = _filter_batches(numbers.to_batches(max_chunksize=batch_rows), mask)
+    found = pa.Table.from_batches(kept, numbers.schema)
+    assert found["n"].to_pylist() == [n for n, live in enumerate(flags) if live]
+
+
+def test_live_rows_that_are_adjacent_are_not_copied():
+    batch = pa.record_batch({"n": pa.array(range(100), pa.int64())})
+    memory = batch["n"].buffers()[1].address
+    for dead, shared in ((range(20), True), (range(90, 100), True), (range(40, 50), False)):
+        mask = pa.array([n not in dead for n in range(100)])
+        [kept] = _filter_batches([batch], mask)
+        assert (kept["n"].buffers()[1].address == memory) == shared
+        assert kept["n"].to_pylist() == [n for n in range(100) if n not in dead]
+
+
+def test_few_live_rows_do_not_keep_the_dead_ones_in_memory():
+    batch = pa.record_batch({"n": pa.array(range(100), pa.int64())})
+    [kept] = _filter_batches([batch], pa.array([n < 50 for n in range(100)]))
+    assert kept.get_total_buffer_size() < batch.get_total_buffer_size()

@@ -1,5 +1,6 @@
 """Checkpoints streamed by backward replay, without the files in memory, against a model."""
 
+import glob
 import random
 import shutil
 import warnings
@@ -16,6 +17,7 @@ from arrowlog import testing
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.maintenance.checkpointing import make_checkpoint
+from arrowlog.snapshot.checkpoint import json as json_form
 from arrowlog.snapshot.checkpoint import row_spill, streaming
 from arrowlog.snapshot.listing import list_log
 from arrowlog.snapshot.seen_keys import KeyHashes, SeenKeys
@@ -39,6 +41,8 @@ def stream_small_logs(monkeypatch, rng):
     monkeypatch.setattr(streaming, "_SAMPLED_SHARE_MAX", rng.choice([0, 1e9]))
     monkeypatch.setattr(row_spill, "_BATCH_ROWS", rng.choice([1, 2, 512]))
     monkeypatch.setattr(row_spill, "_READ_ROWS", rng.choice([1, 7, 1 << 15]))
+    monkeypatch.setattr(json_form, "_SPILLED_PART_BYTES_MAX", rng.choice([1, 2000, 8 << 20]))
+    monkeypatch.setattr(json_form, "ROW_GROUP_FILES", rng.choice([1, 3, 1 << 14]))
     finish = streaming.RowStream.finish
 
     def noting(self):
@@ -63,6 +67,22 @@ def checkpoint_in_memory(root, version, form="parquet"):
     return make_checkpoint(
         table._store, list_log(table._store), snapshot.state, config, SystemClock()
     )
+
+
+def read_json_form(root, expected):
+    """Compare what the JSON form alone says, without commits; return how many parts it has."""
+    alone = root.parent / f"{root.name}-json"
+    log = alone / "_transaction_log"
+    log.mkdir(parents=True)
+    names = glob.glob(f"{root}/_transaction_log/{VERSIONS - 1:020d}.checkpoint*.json")
+    assert names
+    for name in names:
+        shutil.copy(name, log)
+    after = arrowlog.Table(alone).snapshot()
+    assert (after.report.checkpoint, after.report.warnings) == (VERSIONS - 1, ())
+    assert parquet_checkpoints.said(after) == expected
+    shutil.rmtree(alone)
+    return len(names) - 1
 
 
 @pytest.mark.promise("checkpoint.changes_nothing")
@@ -93,12 +113,14 @@ def test_streamed_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
             assert parquet_checkpoints.said(reader.snapshot(version=version)) == expected
         report = reader.snapshot().report
         assert (report.checkpoint, report.warnings) == (VERSIONS - 1, ())
+        SEEN["JSON parts"] = max(SEEN["JSON parts"], read_json_form(root, before[-1]))
         shutil.rmtree(root)
     print(SEEN)
     assert SEEN["streamed"] > BATCH // 2
     assert SEEN["runs"] > 3
     assert SEEN["rebuilt"]
     assert SEEN["kept after all"]
+    assert SEEN["JSON parts"] > 1
 
 
 SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("size", pa.float64())])

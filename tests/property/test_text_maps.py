@@ -10,7 +10,7 @@ from support.case_count import cases
 from arrowlog.arrays import make_array
 from arrowlog.snapshot import file_table
 
-TEXTS = st.sampled_from(["a", "b", "", "a b", "é", "x:y", "c,d", "{", "}"])
+TEXTS = st.sampled_from(["a", "b", "", "a b", "é", "x:y", "c,d", "{", "}", ",", ":", "}{"])
 ODD_TEXTS = TEXTS | st.sampled_from(['q"', "\\", "\n", "\u2028", "\0", '":"', '","'])
 NOT_MAPS = ["null", "[]", "{}", "", '"a"', '{"a":1}', '{"a":null}', '{"a":{}}', '{"a":"b"', "{}{}"]
 NOT_MAPS += ['{"a":"b"},{"c":"d"}', '{"a":"b"}{"c":"d"}', '{"a":"b"}\n{"c":"d"}', '{"a":"', '"}']
@@ -50,6 +50,20 @@ def test_batch_parsing_of_maps_equals_parsing_one_by_one(texts):
     for parse in (file_table._split_plain_maps, file_table._parse_text_maps):
         together = parse(array)
         assert together is None or together.equals(one_by_one(texts))
+
+
+def test_values_that_are_punctuation_are_kept():
+    texts = ['{"a":",","b":":"}', '{"}{":","}', '{",":"","":","}']
+    split = file_table._split_plain_maps(make_array(texts, pa.string()))
+    assert split is not None
+    assert split.equals(one_by_one(texts))
+
+
+def test_maps_of_a_slice_are_those_of_its_texts():
+    texts = ['{"a":"b"}', '{"c":"d"}', '{"e":"f","g":"h"}', "x"]
+    split = file_table._split_plain_maps(make_array(texts, pa.string())[1:3])
+    assert split is not None
+    assert split.equals(one_by_one(texts[1:3]))
 
 
 def test_maps_are_parsed_as_a_batch():

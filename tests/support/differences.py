@@ -170,7 +170,7 @@ DIFFERENCES = [
         "Log lines",
         "INFO for every commit with its sizes",
         "DEBUG (`commit_landed`)",
-        "A line per commit at INFO would drown the lines about checkpoints and clean-up",
+        "A line per commit at INFO would drown the lines about checkpoints and cleanup",
         "unit/test_log_lines.py::test_codec_and_sizes_of_commits_are_logged",
     ),
     Difference(

@@ -219,7 +219,7 @@ def table_on(store, clock=None, options=None):
 def outdate(table, seconds=31, *, forget_head=False):
     """Make a handle believe that it observed the log some seconds earlier.
 
-    Clean-up deletes no commit that is younger than half a minute. With `forget_head`, it does not
+    Cleanup deletes no commit that is younger than half a minute. With `forget_head`, it does not
     remember its own last commit either.
     """
     tracker, session = table._tracker, table._session

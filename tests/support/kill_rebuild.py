@@ -13,6 +13,7 @@ import sys
 import arrowlog
 from arrowlog.errors import TableExists, TableNotFound
 from arrowlog.formats.indextables.format import LOG_FOLDER
+from support.core_modules import import_core
 from support.kill_repair import OPENED, SHUT, UNFINISHED, WRONG, in_a_child, kill_at
 
 
@@ -42,6 +43,7 @@ def look_and_repeat(root, count):
 
 def main():
     """Kill at one point after the other, until a rebuild finishes."""
+    import_core()
     root, count = sys.argv[1], int(sys.argv[2])
     left = []
     for number in range(1, 1000):

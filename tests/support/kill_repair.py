@@ -13,6 +13,7 @@ import sys
 import arrowlog
 from arrowlog.errors import ArrowlogError
 from arrowlog.formats.indextables.format import LOG_FOLDER
+from support.core_modules import import_core
 
 CHANGES = ("mkdir", "fsync", "link", "replace", "rename", "unlink")
 OPENED, SHUT, WRONG, UNFINISHED = 10, 11, 12, 13
@@ -78,6 +79,7 @@ def look_and_repeat(source, target):
 
 def main():
     """Kill at one point after the other, until a repair finishes."""
+    import_core()
     source, target = sys.argv[1:]
     left = []
     for number in range(1, 1000):

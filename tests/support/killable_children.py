@@ -12,11 +12,13 @@ import select
 import signal
 import sys
 import time
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import arrowlog
 from support import programs
+from support.core_modules import import_core
 
 if TYPE_CHECKING:
     import struct
@@ -69,6 +71,7 @@ class Killing:
 
     def main(self):
         """Run as a program: print the records of each table as a line of JSON."""
+        import_core()
         rng = random.Random(int(sys.argv[1]))
         for root in sys.argv[3:]:
             reports = self.kill_children(root, rng, int(sys.argv[2]))
@@ -83,6 +86,9 @@ def _start(work, root, seed):
         try:
             os.close(ours)
             work(root, seed, theirs)
+        except BaseException:  # noqa: BLE001 -- `os._exit` would drop it
+            traceback.print_exc()
+            sys.stderr.flush()
         finally:
             os._exit(1)  # it is killed before it gets here
     os.close(theirs)

@@ -93,6 +93,8 @@ PROMISES = {
     " that have nothing but Spark.",
     "spark.rows_exact_when_executors_die": "Reads and writes keep every row once when executors are"
     " killed and tasks run twice.",
+    "spark.catalog_table_is_never_dropped_to_be_replaced": "A statement that replaces a table of"
+    " Spark's catalog is refused before Spark drops the table.",
     "spark.checkpoints_are_the_same": "A checkpoint written by Spark workers equals that of one"
     " process.",
     "errors.typed_and_named": "Damaged input raises a typed error that names the file.",

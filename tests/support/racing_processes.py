@@ -3,11 +3,13 @@
 import multiprocessing
 import traceback
 
+from support.core_modules import core_modules
+
 # obstore does not work in a forked child, so its processes are started anew.
 SPAWN = multiprocessing.get_context("spawn")
 # Children of a server process that has imported arrowlog and started no engine: quick to start.
 FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(["arrowlog", "pytest"])
+FORKSERVER.set_forkserver_preload([*core_modules(), "pytest"])
 
 _BARRIER_SECONDS_MAX = 300  # against hanging
 _EXIT_SECONDS_MAX = 60

@@ -333,6 +333,9 @@ def test_history_after_a_purge_names_unreadable_versions(purged):
     }
     assert table.history()["timestamp"].null_count == 0
     assert table.history(2)["adds"].to_pylist() == [1, 1]
+    (group,) = table.history(by="operation").to_pylist()
+    assert (group["commits"], group["adds"], group["last_version"]) == (7, None, 6)
+    assert table.history(2, by="operation")["adds"].to_pylist() == [2]
     lives = table.query("SELECT path, begin_version FROM file_lifetimes ORDER BY path").to_pylist()
     assert [row["path"] for row in lives if row["path"] in ("f4", "f5")] == ["f4", "f5"]
     assert {row["path"] for row in lives} == {f"f{number}" for number in range(6)}

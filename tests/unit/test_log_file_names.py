@@ -3,13 +3,8 @@
 import pytest
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import (
-    MAX_VERSION,
-    classify_names,
-    commit_name,
-    is_json_part,
-    is_parquet_part,
-)
+from arrowlog.formats import MAX_VERSION
+from arrowlog.formats.indextables import classify_names, commit_name, is_json_part, is_parquet_part
 
 TWENTY = "00000000000000000007"
 LOG = "_transaction_log"

@@ -1,3 +1,5 @@
+"""The local cache of splits: one build per entry, eviction, remains of killed processes."""
+
 import os
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""The query language of `indexquery`: what it parses, and where it refuses the rest."""
+
 import pytest
 
 from arrowlog.errors import InvalidRequest

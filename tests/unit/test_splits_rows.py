@@ -1,3 +1,5 @@
+"""Rows of splits: types round trip, deleted rows stay out, what cannot be read is named."""
+
 import json
 import os
 

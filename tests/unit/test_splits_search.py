@@ -1,3 +1,5 @@
+"""Searches in splits: the rows that match, and refusals of what the index cannot answer."""
+
 import datetime as dt
 import os
 

@@ -170,3 +170,55 @@ def test_million_values_are_one_node(table):
     assert plan.num_files == 10
     _, members = plan.predicate.tree.args
     assert len(members.values) == 10**6
+
+
+LISTED = {
+    "text": (pa.string(), ["a", "b", None], [f"k{i}" for i in range(200)]),
+    "bytes": (pa.binary(), [b"a", b"b", None], [b"%d" % i for i in range(200)]),
+    "long": (pa.int64(), [1, 2, None], list(range(100, 300))),
+}
+
+
+@pytest.mark.parametrize("others", [0, 2, 200])
+@pytest.mark.parametrize("has_null", [False, True])
+@pytest.mark.parametrize("kind", LISTED)
+def test_lists_of_polars_and_views_may_have_nulls(tmp_path, kind, has_null, others):
+    arrow_type, (found, missed, _), more = LISTED[kind]
+    schema = pa.schema([("n", pa.int64()), ("x", arrow_type)])
+    table = arrowlog.Table.create(tmp_path / "t", schema)
+    table.write(pa.table({"n": [1, 2, 3], "x": [found, missed, None]}, schema))
+    listed = [*more[:others], found] + [None] * has_null
+    series, array = pl.Series(listed), pa.array(listed, arrow_type)
+    views = array.cast({"text": pa.string_view(), "bytes": pa.binary_view()}.get(kind, arrow_type))
+    hidden = pa.DictionaryArray.from_arrays(pa.array(range(len(listed))), array)
+    column = pl.col("x")
+    # The rows that match, and those that match NOT.
+    ignoring, safe = ([1], [2]), ([1, 3], [2]) if has_null else ([1], [2, 3])
+    three_valued = ([1], [] if has_null else [2])
+    forms = [
+        (column.is_in(series), ignoring),
+        (column.is_in(series.implode()), ignoring),
+        (column.is_in(listed), ignoring),
+        (column.is_in(series, nulls_equal=True), safe),
+        (column.is_in(listed, nulls_equal=True), safe),
+        (pc.field("x").isin(views), safe),
+        (pc.field("x").isin(hidden), safe),
+    ]
+    for form, expected in forms:
+        for predicate, rows in zip((form, ~form), expected, strict=True):
+            for engine in ("arrow", "duckdb"):
+                plan = table.scan(predicate, engine=engine)
+                assert sorted(plan.to_polars().collect()["n"]) == rows, (form, engine)
+                assert sorted(plan.to_arrow_dataset().to_table()["n"].to_pylist()) == rows
+    for values in (series, views, hidden, listed, pa.chunked_array([views])):
+        for op, rows in zip(("in", "not in"), three_valued, strict=True):
+            plan = table.scan([("x", op, values)])
+            assert sorted(plan.to_polars().collect()["n"]) == rows, (op, values)
+
+
+def test_a_categorical_series_is_a_list_of_texts(tmp_path):
+    table = arrowlog.Table.create(tmp_path / "t", pa.schema([("x", pa.string())]))
+    table.write(pa.table({"x": ["a", "b", None]}))
+    series = pl.Series(["a", "z", None], dtype=pl.Categorical)
+    for predicate in (pl.col("x").is_in(series), [("x", "in", series)]):
+        assert table.scan(predicate).to_polars().collect()["x"].to_list() == ["a"]

@@ -70,7 +70,7 @@ class StreamCompressor:
         self.uncompressed_size = 0
         self._pending = 0  # uncompressed bytes that the stream may still hold back
         self._codec = codec
-        self._pieces: list[bytes] = []
+        self._pieces: list[BytesLike] = []
         self._gzip: Any = None
         if codec == "gzip":
             self._pieces.append(bytes((CODEC_MAGIC, CODEC_BYTES[codec])))
@@ -100,7 +100,7 @@ class StreamCompressor:
         self._pending = 0
         return self.size_max + expected <= limit
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: BytesLike) -> None:
         """Append uncompressed bytes."""
         self.sum = crc32(data, self.sum)
         self.uncompressed_size += len(data)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import LogCorrupt
@@ -137,7 +138,8 @@ def _split_own_names(names: list[str], folder: str) -> tuple[dict[int, str], lis
     names are as many as the versions between the first and the last, they are exactly those
     versions. If the fast path does not apply, no commits and all names are returned.
     """
-    own = [name for name in names if len(name) == _COMMIT_NAME_LENGTH]
+    # Without a step of Python per name: a log may have a hundred thousand commits.
+    own = list(compress(names, map(_COMMIT_NAME_LENGTH.__eq__, map(len, names))))
     if not own or _COMMIT_NAMES.fullmatch("".join(own)) is None:
         return {}, names
     own.sort()
@@ -147,9 +149,8 @@ def _split_own_names(names: list[str], folder: str) -> tuple[dict[int, str], lis
         return {}, names
     if last - first + 1 != len(own):
         versions = [int(name[:20]) for name in own]
-    others = [name for name in names if len(name) != _COMMIT_NAME_LENGTH]
-    prefix = f"{folder}/"
-    return dict(zip(versions, [prefix + name for name in own], strict=True)), others
+    others = list(compress(names, map(_COMMIT_NAME_LENGTH.__ne__, map(len, names))))
+    return dict(zip(versions, map(f"{folder}/".__add__, own), strict=True)), others
 
 
 def classify_log_file(name: str) -> tuple[str, int] | None:

@@ -31,7 +31,7 @@ from arrowlog.formats.indextables.compression import CHECKSUM_PREFIX, format_che
 from arrowlog.formats.indextables.format import is_json_part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from arrowlog.formats import Metadata, Protocol
 
@@ -93,7 +93,7 @@ class JsonManifest:
 
 def checkpoint_to_lines(
     data: bytes, version: int, file: str
-) -> tuple[bytes | JsonManifest, CheckpointContext]:
+) -> tuple[bytes | bytearray | JsonManifest, CheckpointContext]:
     """Convert a checkpoint file to JSON lines, or return the manifest of its parts.
 
     Raises `LogCorrupt` naming `file` if the checksum does not match, or is missing although
@@ -127,15 +127,26 @@ def checkpoint_to_lines(
         return _to_manifest(document, version, file), beside
     if document.add is None and document.actions is None:
         return data, beside
-    lines: list[Any] = [
-        b'{"protocol":%b}' % document.protocol,
-        b'{"metaData":%b}' % document.metaData,
-    ]
-    lines += [b'{"add":%b}' % bytes(item) for item in document.add or ()]
-    lines += [bytes(item) for item in document.actions or ()]
-    if b"\n" in data or b"\r" in data or b"\t" in data:
-        lines = [line.translate(_TO_SPACES) for line in lines]
-    return b"\n".join(lines) + b"\n", beside
+    # One line at a time: a list of all lines would take more memory than their bytes.
+    lines = bytearray()
+    has_breaks = any(space in data for space in (b"\n", b"\r", b"\t"))
+    for form, items in (
+        (b'{"protocol":%b}', [document.protocol]),
+        (b'{"metaData":%b}', [document.metaData]),
+        (b'{"add":%b}', document.add or ()),
+        (b"%b", document.actions or ()),
+    ):
+        for line in _to_lines(form, items, has_breaks=has_breaks):
+            lines += line
+    return lines, beside
+
+
+def _to_lines(form: bytes, items: Iterable[msgspec.Raw], *, has_breaks: bool) -> Iterator[bytes]:
+    """Yield each item in a form, as a line; `has_breaks` if there may be line breaks in it."""
+    if not has_breaks:
+        form += b"\n"
+        return (form % item for item in items)
+    return ((form % item).translate(_TO_SPACES) + b"\n" for item in items)
 
 
 def _verify_checksum(data: bytes, file: str) -> bool:

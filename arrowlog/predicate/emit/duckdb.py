@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.arrays import DECIMAL_DIGITS_MAX, INT_MAX
+from arrowlog.arrays import DECIMAL_DIGITS_MAX, INT_MAX, empty_table
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import (
     ARITHMETIC_OPS,
@@ -119,7 +119,7 @@ def write_condition(
     fields = [schema.field(name).with_name(names(name)) for name in referenced_columns(node)]
     query = f"SELECT {text} FROM {_INPUT_VIEW}"  # noqa: S608 -- values are literals
     try:
-        _query(query, (), pa.schema(fields).empty_table())
+        _query(query, (), empty_table(pa.schema(fields)))
     except InvalidRequest:
         return None
     return text
@@ -429,7 +429,7 @@ def infer_type(node: Node, schema: pa.Schema) -> pa.DataType | None:
     if key not in _TYPE_CACHE:
         if len(_TYPE_CACHE) >= _TYPE_CACHE_MAX:
             _TYPE_CACHE.clear()
-        empty = pa.schema([schema.field(name) for name in names]).empty_table()
+        empty = empty_table(pa.schema([schema.field(name) for name in names]))
         try:
             _TYPE_CACHE[key] = evaluate_node(node, empty).type
         except (InvalidRequest, pa.ArrowException):

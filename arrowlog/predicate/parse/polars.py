@@ -36,7 +36,12 @@ from arrowlog.predicate.limits import (
     predicate_too_long_error,
     run_on_deep_stack,
 )
-from arrowlog.predicate.literals import literal_from_scalar, make_in, round_to_float32
+from arrowlog.predicate.literals import (
+    literal_from_scalar,
+    make_in,
+    make_null_safe_in,
+    round_to_float32,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -350,7 +355,7 @@ class _Converter:
         column, members = self._node(inputs[0]), inputs[1].spec
         inner = members.get("Literal", {}) if isinstance(members, dict) else {}
         data = inner.get("Series") or inner.get("Scalar", {}).get("List")
-        if data is None or options.get("nulls_equal"):
+        if data is None:
             raise Untranslatable
         with pa.ipc.open_stream(bytes(data)) as reader:
             values = reader.read_all().column(0).combine_chunks()
@@ -358,13 +363,18 @@ class _Converter:
             pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
         ):
             values = values.flatten()  # of `Series.implode()`
+        if options.get("nulls_equal"):
+            return _translated(make_null_safe_in(column, values, self._schema))
         if values.null_count == len(values):  # FALSE, but NULL where the column is NULL
             return Call("and", (Call("is null", (column,)), NULL))
         # In polars a NULL in the list matches nothing, and does not make the result NULL either.
-        condition = make_in(column, values, self._schema, keep_null=False)
-        if condition is None:
-            raise Untranslatable
-        return condition
+        return _translated(make_in(column, values, self._schema, keep_null=False))
+
+
+def _translated(condition: Node | None) -> Node:
+    if condition is None:
+        raise Untranslatable
+    return condition
 
 
 def _operand_of_not(part: _ExprNode) -> _ExprNode | None:

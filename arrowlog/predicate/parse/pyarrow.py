@@ -34,7 +34,7 @@ from arrowlog.predicate.limits import (
     predicate_too_long_error,
     run_on_deep_stack,
 )
-from arrowlog.predicate.literals import literal_from_scalar, make_in
+from arrowlog.predicate.literals import literal_from_scalar, make_null_safe_in
 
 if TYPE_CHECKING:
     from arrowlog.predicate.ast import Node
@@ -340,12 +340,7 @@ def _in(column: Node, options: dict[str, Any], schema: pa.Schema) -> Node:
     members = options["value_set"].values
     if options["null_matching_behavior"].as_py() != 0:
         raise Untranslatable
-    contained = make_in(column, members, schema, keep_null=False)
-    if contained is None:
+    condition = make_null_safe_in(column, members, schema)
+    if condition is None:
         raise Untranslatable
-    condition: Node = Call("is true", (contained,))
-    if members.null_count == len(members):
-        condition = Literal(False, "bool")
-    if members.null_count:
-        condition = Call("or", (condition, Call("is null", (column,))))
     return condition

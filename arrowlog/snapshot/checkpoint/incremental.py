@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.arrays import from_numpy, make_int64, release_unused_memory, to_numpy
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import parse_parquet_part, retired_part_name
@@ -60,12 +61,12 @@ _FOLDED_RATIO_MAX = 2
 DEAD_SHARE_MAX = 0.25
 # Commits after a checkpoint up to which reading them costs less than a full checkpoint.
 _COMMITS_MAX = 1000
-# Row groups whose paths are searched at a time.
-_SEARCHED_GROUPS = 8
+# Row groups whose paths are searched at a time, for few keys and for many: the latter take memory.
+_SEARCHED_GROUPS, _MANY_SEARCHED_GROUPS, _MANY_KEYS = 8, 2, 1 << 16
 
 
 class SharedPartsLost(Exception):
-    """A clean-up deletes a part that the new manifest names."""
+    """A cleanup deletes a part that the new manifest names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def write_incremental_form(
     None if it has to be written in full: its checkpoint is too small, damaged, from an earlier
     release or has other columns, or too much has changed. `new_id` as for `write_parquet_form`.
 
-    Raises `SharedPartsLost` if a clean-up deletes a part at the same time. The manifest is there
+    Raises `SharedPartsLost` if a cleanup deletes a part at the same time. The manifest is there
     then, and has to be replaced by a full one. It is not deleted: others may rely on it, if its
     parts are there after all.
     """
@@ -170,9 +171,9 @@ def write_incremental_form(
 
 
 def _parts_remain(store: Store, folder: str, parts: Sequence[CheckpointPart]) -> bool:
-    """Whether shared parts exist and no clean-up has recorded that it deletes one.
+    """Whether shared parts exist and no cleanup has recorded that it deletes one.
 
-    To be called after the manifest was put: a clean-up that records a part later finds the manifest
+    To be called after the manifest was put: a cleanup that records a part later finds the manifest
     and leaves the part alone.
     """
     names = set(store.list_from(folder))
@@ -197,7 +198,7 @@ def _plan_reuse(state: State, config: Config) -> _Reuse | None:
         parts.pop()
         live.pop()
     rows = sum(part.numFiles for part in parts)
-    kept_dead = dead.filter(pc.less(dead, pa.scalar(rows, pa.int64())))
+    kept_dead = dead.filter(pc.less(dead, make_int64(rows)))
     if not parts or len(kept_dead) > rows * DEAD_SHARE_MAX:
         return None
     fresh = [_folded_adds(reader, part, dead) for part in base.parts[len(parts) :]]
@@ -229,24 +230,29 @@ def _with_touched(reader: CheckpointPartReader, touched: pa.ChunkedArray | None)
         return manifest.dead
     import numpy as np
 
-    keys = touched.combine_chunks()
-    ordered = pl.Series("key", pl.from_arrow(keys), pl.String).unique().sort()
+    if len(touched) >= _MANY_KEYS:
+        release_unused_memory()  # what so many actions took while they were decoded
+    ordered = pl.Series("key", pl.from_arrow(touched), pl.String).sort()
+    keys = pc.cast(ordered.to_arrow(), pa.string())
     first, last = (pl.Series(pl.from_arrow(manifest.index[name])) for name in PATH_RANGE)
     above = ordered.search_sorted(last.fill_null(""), side="right").to_numpy()
     below = ordered.search_sorted(first.fill_null(""), side="left").to_numpy()
     groups = np.flatnonzero(above > below).tolist()
     starts = manifest.group_starts()
-    found = [manifest.dead.to_numpy()]
-    for at in range(0, len(groups), _SEARCHED_GROUPS):
-        some = groups[at : at + _SEARCHED_GROUPS]
+    found = [to_numpy(manifest.dead)]
+    step = _SEARCHED_GROUPS if len(keys) < _MANY_KEYS else _MANY_SEARCHED_GROUPS
+    for at in range(0, len(groups), step):
+        some = groups[at : at + step]
         paths = reader.read_with_dead(some, ["path"])["path"]
-        hits = pc.is_in(paths, value_set=keys).combine_chunks()
+        # Only the keys that these groups may have: a set is made of them for each call.
+        near = int(below[some].min()), int(above[some].max())
+        hits = pc.is_in(paths, value_set=keys.slice(near[0], near[1] - near[0])).combine_chunks()
         rows = np.concatenate([np.arange(starts[g], starts[g + 1]) for g in some])
         if len(rows) != len(hits):
             what = f"the checkpoint has {len(hits)} rows instead of {len(rows)}."
             raise LogCorrupt(what, version=manifest.version)
-        found.append(rows[np.asarray(hits.to_numpy(zero_copy_only=False))])
-    return pa.array(np.unique(np.concatenate(found)), pa.int64())
+        found.append(rows[to_numpy(hits)])
+    return from_numpy(np.unique(np.concatenate(found)))
 
 
 def _live_rows(base: CheckpointManifest, dead: pa.Array) -> list[int]:
@@ -254,7 +260,7 @@ def _live_rows(base: CheckpointManifest, dead: pa.Array) -> list[int]:
     import numpy as np
 
     ends = np.cumsum([part.numFiles for part in base.parts])
-    below = np.searchsorted(dead.to_numpy(), ends)
+    below = np.searchsorted(to_numpy(dead), ends)
     num_dead = np.diff(np.concatenate([np.zeros(1, np.int64), below]))
     return [part.numFiles - int(n) for part, n in zip(base.parts, num_dead, strict=True)]
 
@@ -266,13 +272,13 @@ def _folded_adds(reader: CheckpointPartReader, part: CheckpointPart, dead: pa.Ar
     groups = reader.groups_of(part)
     first = int(reader.manifest.group_starts()[groups.start])
     live = np.ones(part.numFiles, np.bool_)
-    rows = dead.to_numpy() - first
+    rows = to_numpy(dead) - first
     live[rows[(rows >= 0) & (rows < part.numFiles)]] = False
     stored = reader.check(part)
     if stored.num_rows != part.numFiles:
         what = f"it has {stored.num_rows} rows instead of {part.numFiles}."
         raise LogCorrupt(what, file=reader.key(part))
-    return from_checkpoint_rows(stored.filter(pa.array(live)), reader.manifest.recipe)
+    return from_checkpoint_rows(stored.filter(from_numpy(live)), reader.manifest.recipe)
 
 
 def _put_fresh(

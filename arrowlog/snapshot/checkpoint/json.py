@@ -20,16 +20,17 @@ from arrowlog.formats.indextables import (
     CheckpointContext,
     StreamCompressor,
     encode_action,
-    encode_add_objects,
     encode_checkpoint_end,
     encode_checkpoint_start,
     encode_json_manifest,
     format_checksum,
+    join_add_objects,
     metadata_fields,
     protocol_fields,
 )
 from arrowlog.log_lines import compression_ratio
 from arrowlog.snapshot.checkpoint.row_spill import SpilledFiles
+from arrowlog.snapshot.checkpoint.rows import ROW_GROUP_FILES
 from arrowlog.snapshot.listing import pointed_version
 from arrowlog.storage import PutOutcome
 
@@ -44,14 +45,16 @@ if TYPE_CHECKING:
 
 # Adds that are encoded as JSON at a time.
 _BATCH_ROWS_MAX = 1 << 15
-# The same of files in a temporary file, where memory counts more than time.
-_SPILLED_ROWS_MAX = 1 << 13
+# The same of files in a temporary file, and the size of a part of them: memory counts there.
+_SPILLED_ROWS_MAX, _SPILLED_PART_BYTES_MAX = 1 << 12, 8 << 20
 # JSON of an add is nearly always at least this long: so many adds of this size fill a file.
 _ADD_BYTES_MIN = 1 << 8
 # Batches of adds that fill a file at least, if their JSON does not compress.
 _BATCHES_PER_FILE = 16
 # What follows the last add of a checkpoint in one file.
 _END_BYTES_MAX = 64
+# A file that would exceed its limit so many times, judged by its first adds, is not begun.
+_CERTAIN_EXCESS = 1.25
 # Part numbers have five digits.
 _PARTS_MAX = 10_000
 # What readers with default settings decompress at most (`maxDecompressedBytes`).
@@ -102,18 +105,21 @@ def write_json_form(
     With `broken`, a damaged checkpoint is replaced. Raises `StoreUnavailable` if it is unknown
     whether the file was written.
     """
-    codec = config.checkpoint_codec
-    level = config.checkpoint_gzip_level
+    if isinstance(state.source, SpilledFiles):  # one file would be in memory until it is put
+        limit = min(config.checkpoint_max_file_size, _SPILLED_PART_BYTES_MAX)
+        return _write_parts(store, state, config, limit, now_ms, new_id, broken=broken)
+    codec, limit = config.checkpoint_codec, config.checkpoint_max_file_size
     beside = CheckpointContext(state.timestamp, state.txns, state.recent)
     name = json_checkpoint_name(state.version)
-    packing = StreamCompressor(codec, level)
+    packing = StreamCompressor(codec, config.checkpoint_gzip_level)
     packing.write(encode_checkpoint_start(state.version, state.protocol, state.metadata, beside))
-    first = True
-    for batch in _encode_adds(state, _batch_rows(state, config)):
-        if not _has_room(packing, len(batch) + _END_BYTES_MAX, config):
-            return _write_parts(store, state, config, now_ms, new_id, broken=broken)
-        packing.write(batch if first else b"," + batch)
-        first = False
+    rows = _batch_rows(state, limit)
+    num_batches = -(-state.num_files // rows)
+    for number, batch in enumerate(_encode_adds(state, rows)):
+        too_large = not number and _exceeds(len(batch) * (num_batches - 1), config)
+        if too_large or not _has_room(packing, len(batch) + _END_BYTES_MAX, config, limit):
+            return _write_parts(store, state, config, limit, now_ms, new_id, broken=broken)
+        packing.write(batch if number < num_batches - 1 else batch[:-1])  # without a last comma
     packing.write(b"]")
     packing.write(encode_checkpoint_end(packing.sum))
     data = packing.finish()
@@ -122,9 +128,19 @@ def write_json_form(
 
 
 def _write_parts(
-    store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
+    store: Store,
+    state: State,
+    config: Config,
+    limit: int,
+    now_ms: int,
+    new_id: str,
+    *,
+    broken: bool,
 ) -> WrittenCheckpoint:
-    """Write parts of JSON lines, then the manifest that makes them a checkpoint."""
+    """Write parts of JSON lines of at most `limit`, then the manifest that makes them a checkpoint.
+
+    A part may exceed it if one batch of adds does.
+    """
     codec = config.checkpoint_codec
     short = new_id.replace("-", "")[:12]
     parts: dict[str, str] = {}
@@ -142,8 +158,8 @@ def _write_parts(
         return len(data)
 
     has_adds = False
-    for lines in _encode_adds(state, _batch_rows(state, config), lines=True):
-        if has_adds and not _has_room(packing, len(lines), config):
+    for lines in _encode_adds(state, _batch_rows(state, limit), lines=True):
+        if has_adds and not _has_room(packing, len(lines), config, limit):
             plain += packing.uncompressed_size
             size += finish(packing)
             packing = StreamCompressor(codec, config.checkpoint_gzip_level)
@@ -160,53 +176,68 @@ def _write_parts(
     )
 
 
-def _batch_rows(state: State, config: Config) -> int:
+def _batch_rows(state: State, limit: int) -> int:
     """Return how many adds are encoded at a time.
 
     Parts can end only between batches, so a batch should be a fraction of a file's limit; and there
     must not be more batches than part numbers.
     """
-    limit = config.checkpoint_max_file_size // _BATCHES_PER_FILE
     spilled = isinstance(state.source, SpilledFiles)
-    per_file = min(_SPILLED_ROWS_MAX if spilled else _BATCH_ROWS_MAX, limit // _ADD_BYTES_MIN)
+    most = _SPILLED_ROWS_MAX if spilled else _BATCH_ROWS_MAX
+    per_file = min(most, limit // _BATCHES_PER_FILE // _ADD_BYTES_MIN)
     return max(per_file, state.num_files // _PARTS_MAX + 1)
 
 
-def _has_room(packing: StreamCompressor, more: int, config: Config) -> bool:
+def _plain_bytes_max(config: Config) -> int:
+    """Return what a file may take decompressed, in a reader's memory."""
+    return min(config.max_decompressed_bytes, _DEFAULT_DECOMPRESSED_BYTES_MAX) // 2
+
+
+def _exceeds(expected: int, config: Config) -> bool:
+    """Whether a file of so many decompressed bytes, about, would certainly exceed its limit."""
+    return expected > _plain_bytes_max(config) * _CERTAIN_EXCESS
+
+
+def _has_room(packing: StreamCompressor, more: int, config: Config, limit: int) -> bool:
     """Whether a file stays within its limits, on disk and decompressed in a reader's memory."""
-    plain_max = min(config.max_decompressed_bytes, _DEFAULT_DECOMPRESSED_BYTES_MAX) // 2
-    if packing.uncompressed_size + more > plain_max:
+    if packing.uncompressed_size + more > _plain_bytes_max(config):
         return False
-    return packing.fits(more, config.checkpoint_max_file_size)
+    return packing.fits(more, limit)
 
 
-def _encode_adds(state: State, batch_rows: int, *, lines: bool = False) -> Iterator[bytes]:
-    """Yield the adds as JSON in batches: comma-separated objects, or JSON lines.
+def _encode_adds(state: State, batch_rows: int, *, lines: bool = False) -> Iterator[memoryview]:
+    """Yield the adds as JSON in batches: objects with a comma after each, or JSON lines.
 
     Threads encode the next batches while the caller compresses the last one.
     """
     source = state.source
+    before, after = ('{"add":', "}\n") if lines else ("", ",")
+    workers, rows = os.cpu_count() or 1, batch_rows
+    if isinstance(source, SpilledFiles):
+        # Each thread takes memory. Fewer rows than a row group has would be read several times.
+        workers, rows = 1, max(ROW_GROUP_FILES // batch_rows, 1) * batch_rows
     adds_from = source.batch if isinstance(source, SpilledFiles) else state.adds.slice
-    starts = range(0, state.num_files, batch_rows)
+    starts = range(0, state.num_files, rows)
 
-    def encode(start: int) -> bytes:
-        texts = encode_add_objects(adds_from(start, batch_rows), path="path").to_pylist()
-        if lines:
-            return "".join(f'{{"add":{text}}}\n' for text in texts).encode()
-        return ",".join(texts).encode()
+    def encode(start: int) -> list[memoryview]:
+        adds = adds_from(start, rows)
+        return [
+            join_add_objects(adds.slice(at, batch_rows), path="path", before=before, after=after)
+            for at in range(0, adds.num_rows, batch_rows)
+        ]
 
     if len(starts) < 2:
-        yield from map(encode, starts)
+        for start in starts:
+            yield from encode(start)
         return
-    workers = os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
-        pending: deque[Future[bytes]] = deque()
+        pending: deque[Future[list[memoryview]]] = deque()
         for start in starts:
             pending.append(pool.submit(encode, start))
             if len(pending) > workers:
-                yield pending.popleft().result()
+                yield from pending.popleft().result()
         while pending:
-            yield pending.popleft().result()
+            yield from pending.popleft().result()
 
 
 def _put(store: Store, key: str, data: bytes, *, broken: bool) -> None:

@@ -23,16 +23,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_scalar
+from arrowlog.arrays import empty_table, make_scalar
 from arrowlog.errors import LogCorrupt, StoreUnavailable, UnsupportedProtocol
+from arrowlog.formats import FieldKind, Metadata, Protocol
 from arrowlog.formats.indextables import (
     ADD_FIELDS,
     ADD_MAP_FIELDS,
     CHECKPOINT_FOLDER_NAME,
     LOG_FOLDER,
-    FieldKind,
-    Metadata,
-    Protocol,
     format_checksum,
     manifest_name,
     parquet_names,
@@ -222,7 +220,7 @@ def put_manifest(
     if broken or put_identical(store, key, data):
         return _written(manifest, data, made=True)
     existing = store.find_many([key])[0]
-    if existing is None:  # another manifest was there, and clean-up has deleted it since
+    if existing is None:  # another manifest was there, and cleanup has deleted it since
         raise StoreUnavailable(
             f"{key} could not be written: the log was truncated beyond it.", next="Try again."
         )
@@ -469,7 +467,7 @@ def _encode_rows(
     group, step = layout.files_per_group, layout.slice_groups * layout.files_per_group
     of_table = (layout.schema, layout.partition_columns)
     indexes = (
-        [] if stop > start else [build_row_group_index(layout.rows.schema.empty_table(), *of_table)]
+        [] if stop > start else [build_row_group_index(empty_table(layout.rows.schema), *of_table)]
     )
     sink = pa.BufferOutputStream(layout.pool)
     with _open_part(layout, sink) as writer:
@@ -625,16 +623,16 @@ def verify_parquet_checkpoint(
 def _retired_parts(
     store: Store, manifest: CheckpointManifest, folder: str
 ) -> list[LogCorrupt | UnsupportedProtocol]:
-    """Return a problem for each shared part that a clean-up may be about to delete.
+    """Return a problem for each shared part that a cleanup may be about to delete.
 
-    The records are listed after the manifest was found. A clean-up that records a part later finds
+    The records are listed after the manifest was found. A cleanup that records a part later finds
     the manifest, and leaves the part alone.
     """
     shared = [part.name for part in manifest.shared_parts]
     records = {retired_part_name(name) for name in shared}
     if not records or records.isdisjoint(store.list_from(folder)):
         return []
-    what = "a clean-up has recorded that it deletes this part of an earlier checkpoint."
+    what = "a cleanup has recorded that it deletes this part of an earlier checkpoint."
     return [
         LogCorrupt(what, next="Write a checkpoint: table.checkpoint().", file=f"{folder}/{name}")
         for name in shared

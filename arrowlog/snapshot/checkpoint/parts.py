@@ -29,14 +29,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.arrays import from_numpy, to_numpy
 from arrowlog.decode import parse_metadata, parse_protocol
 from arrowlog.errors import LogCorrupt
+from arrowlog.formats import RecentCommits, no_recent_commits
 from arrowlog.formats.indextables import (
     CHECKSUM_PREFIX,
-    RecentCommits,
     format_checksum,
     metadata_fields,
-    no_recent_commits,
     parse_parquet_part,
     protocol_fields,
     recent_commits_field,
@@ -46,7 +46,7 @@ from arrowlog.snapshot.checkpoint.rows import RebuildRecipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from arrowlog.formats.indextables import Metadata, Protocol
+    from arrowlog.formats import Metadata, Protocol
     from arrowlog.storage import Store
 
 DAMAGED_CHECKPOINT_NEXT = (
@@ -148,7 +148,7 @@ class CheckpointManifest:
         """Return the number of the first row of each row group, and the number of rows."""
         import numpy as np
 
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.index["rows"].to_numpy())])
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(to_numpy(self.index["rows"]))])
 
     def live_mask(self, groups: Sequence[int] | None) -> pa.Array | None:
         """Return which rows of some row groups are live, by default of all; None for all rows."""
@@ -156,17 +156,17 @@ class CheckpointManifest:
             return None
         import numpy as np
 
-        dead, starts = self.dead.to_numpy(), self.group_starts()
+        dead, starts = to_numpy(self.dead), self.group_starts()
         if groups is None:
             mask = np.ones(starts[-1], np.bool_)
             mask[dead] = False
-            return pa.array(mask)
+            return from_numpy(mask)
         ends = np.searchsorted(dead, starts)
         masks = [np.ones(starts[group + 1] - starts[group], np.bool_) for group in groups]
         for group, live in zip(groups, masks, strict=True):
             live[dead[ends[group] : ends[group + 1]] - starts[group]] = False
         mask = np.concatenate(masks) if masks else np.ones(0, np.bool_)
-        return None if mask.all() else pa.array(mask)
+        return None if mask.all() else from_numpy(mask)
 
     def count_live(self, groups: Sequence[int] | None) -> int:
         """Return the number of live rows in some row groups, by default in all."""
@@ -327,7 +327,7 @@ def _dead_rows_agree(manifest: CheckpointManifest) -> bool:
         return not manifest.shared_parts or manifest.num_files == manifest.count_live(None)
     if dead.type != pa.int64() or dead.null_count:
         return False
-    rows, num_rows = dead.to_numpy(), int(manifest.group_starts()[-1])
+    rows, num_rows = to_numpy(dead), int(manifest.group_starts()[-1])
     ascending = bool((rows[1:] > rows[:-1]).all()) and rows[0] >= 0 and rows[-1] < num_rows
     return ascending and manifest.num_files == num_rows - len(rows)
 

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import LOW_PEAK_POOL, from_numpy, repeat_bool, to_numpy
+from arrowlog.arrays import LOW_PEAK_POOL, empty_table, from_numpy, repeat_bool, to_numpy
 from arrowlog.snapshot.checkpoint.rows import (
     RebuildRecipe,
     from_checkpoint_rows,
@@ -207,7 +207,7 @@ class RowSpill:
         read = self._read(chosen.tolist(), used)
         # Their places among the rows that are used.
         places = (np.cumsum(used) - 1)[positions]
-        table = pa.concat_tables([self._plain_schema.empty_table(), *read])
+        table = pa.concat_tables([empty_table(self._plain_schema), *read])
         # Both copy, so that the memory that was read into can be used again.
         table = pc.take(
             table.combine_chunks(memory_pool=SPILL_POOL), from_numpy(places), memory_pool=SPILL_POOL
@@ -284,7 +284,7 @@ def _only_used(rows: pa.Table, used: NDArray[np.bool_]) -> pa.Table:
     first, stop = int(used.argmax()), len(used) - int(used[::-1].argmax())
     if stop - first == np.count_nonzero(used):
         return rows.slice(first, stop - first)
-    return rows.filter(pa.array(used))
+    return rows.filter(from_numpy(used))
 
 
 class SpilledFiles(UngroupedFiles):

@@ -42,7 +42,8 @@ from arrowlog.arrays import (
 )
 from arrowlog.decode import flatten_map_columns
 from arrowlog.fork_safety import pl
-from arrowlog.formats.indextables import ADD_MAP_FIELDS, STATS_MAPS
+from arrowlog.formats import STATS_MAPS
+from arrowlog.formats.indextables import ADD_MAP_FIELDS
 from arrowlog.snapshot.file_table import FileStats, GroupStats, typed_checkpoint_column
 from arrowlog.snapshot.typed_values import (
     all_null_files,

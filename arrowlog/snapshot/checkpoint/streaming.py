@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog import memory_limit
-from arrowlog.arrays import LOW_PEAK_POOL
+from arrowlog.arrays import from_numpy, release_unused_memory
 from arrowlog.decode import ActionBatch
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.formats.indextables import INDEXTABLES
@@ -70,7 +70,7 @@ _BLOCKS = 64
 # What decoded actions take of the size of a commit, at first: a compressed one takes much more.
 _DECODED_RATIO = 4.0
 # Row groups of a checkpoint that are read at a time, and adds that are converted.
-_BLOCK_GROUPS = 2
+_BLOCK_GROUPS = 1
 _BLOCK_FILES = 1 << 15
 # Of more commits than this, only so many are asked for their size.
 _SIZED_COMMITS_MAX = 1024
@@ -112,6 +112,7 @@ class RowStream:
         """Take adds as the log has them. All must be live."""
         for start in range(0, adds.num_rows, _BLOCK_FILES):
             self._add(adds.slice(start, _BLOCK_FILES))
+        release_unused_memory()  # allocators would keep more with every block
 
     def _add(self, adds: pa.Table) -> None:
         schema, partition = self._of_table
@@ -150,6 +151,7 @@ class RowStream:
         if not self._ties:
             raise NotSpillable("no file is live")
         self._spill.seal()
+        release_unused_memory()  # what blocks took, before their order is determined
         frame = {
             name: pa.concat_arrays([some[name] for some in self._sorted_by])
             for name in self._sorted_by[0]
@@ -159,9 +161,7 @@ class RowStream:
         self._ties = []
         order = order_by(frame, ties, hashed=bool(self._best))
         del frame, ties
-        for pool in (pa.default_memory_pool(), LOW_PEAK_POOL):
-            if pool is not None:
-                pool.release_unused()  # what blocks took, before parts take theirs
+        release_unused_memory()
         return SpilledFiles(self._spill, order, INDEXTABLES)
 
 
@@ -179,6 +179,7 @@ def spill_checkpoint_files(state: State, config: Config) -> State | None:
         or source.max_files < STREAMED_FILES_MIN
     ):
         return None
+    release_unused_memory()  # what loading the state took
     seen = SeenKeys()
     if source.touched is not None:
         seen.add(seen.hashes(source.touched))
@@ -239,7 +240,7 @@ def _stream_checkpoint(
         rows = some.table(manifest.columns)
         dead = seen.find(seen.hashes(rows["path"]))
         if dead is not None:
-            rows = rows.filter(pa.array(~dead))
+            rows = rows.filter(from_numpy(~dead))
         if typed:
             stored = decode_stored_schema(manifest.stored_schema)
             stream.add_rows(_with_types(rows, stored), manifest.recipe)
@@ -278,12 +279,14 @@ def stream_newest_state(
     listing: LogListing,
     options: ReadOptions,
     config_of: Callable[[Metadata], Config],
+    is_wanted: Callable[[Protocol, Config], bool] = lambda *_: True,
 ) -> StreamedState | None:
     """Return the newest state with its files in a temporary file; close them afterwards.
 
     None where the log is small, where it has to be read in another way, as behind a gap or past a
     damaged checkpoint, or where there is no room for the file. `config_of` returns the settings
-    for a table's metadata.
+    for a table's metadata. None as well where a state with the table's protocol is not wanted; the
+    answer for the protocol that the log begins with counts unless the newest commits have another.
 
     Raises `LogCorrupt` or `UnsupportedProtocol` if a commit cannot be used, `FileNotFoundError` if
     one is gone.
@@ -297,7 +300,7 @@ def stream_newest_state(
     sizes = _commit_sizes(store, listing, segment.commits)
     if not _is_worth_streaming(sum(sizes), base):
         return None
-    replay = _BackwardReplay(store, options, segment, base, sizes)
+    replay = _BackwardReplay(store, options, segment, base, sizes, is_wanted)
     try:
         metadata = replay.first_metadata()
         while metadata is not None:
@@ -344,12 +347,15 @@ class _BackwardReplay:
         segment: LogSegment,
         base: State | None,
         sizes: Sequence[int],
+        is_wanted: Callable[[Protocol, Config], bool],
     ) -> None:
         self.store = store
         self.options = options
         self.segment = segment
         self.base = base
         self.sizes = sizes
+        self.is_wanted = is_wanted
+        self._first_protocol = None if base is None else base.protocol
         self.reader = CommitReader(store, options.format, options.config)
         self._decoded_ratio = _DECODED_RATIO
 
@@ -358,6 +364,8 @@ class _BackwardReplay:
         if self.base is not None:
             return self.base.metadata
         first = self._decode(self.segment.commits[:1])
+        if first.protocols:
+            self._first_protocol = max(first.protocols, key=itemgetter(0))[1]
         return max(first.metadata, key=itemgetter(0))[1] if first.metadata else None
 
     def run(self, metadata: Metadata, config: Config) -> tuple[State, SpilledFiles]:
@@ -390,13 +398,16 @@ class _BackwardReplay:
     def _stream_commits(self, stream: RowStream, metadata: Metadata) -> ActionBatch:
         """Add the live rows of the segment; returns all actions but those on files."""
         root, external = self.store.root, self.options.allow_external_paths
-        seen, blocks = SeenKeys(), []
+        seen = SeenKeys()
+        blocks: list[ActionBatch] = []
         newest: Metadata | None = None
         protocol: Protocol | None = None
         for actions in self._blocks():
             if protocol is None and actions.protocols:
                 seq, protocol = max(actions.protocols, key=itemgetter(0))
                 self.options.format.check_readable(protocol, actions.place(seq)[0])
+            if protocol is not None or not blocks:
+                self._check_wanted(protocol or self._first_protocol, stream.config)
             if newest is None and actions.metadata:
                 newest = max(actions.metadata, key=itemgetter(0))[1]
                 if newest != metadata:
@@ -419,6 +430,10 @@ class _BackwardReplay:
         for block in reversed(blocks):
             rest.extend(block)
         return rest
+
+    def _check_wanted(self, protocol: Protocol | None, config: Config) -> None:
+        if protocol is not None and not self.is_wanted(protocol, config):
+            raise NotSpillable("a checkpoint of another protocol is wanted")
 
     def _blocks(self) -> Iterator[ActionBatch]:
         """Yield the actions of all commits, the newest first, some commits at a time."""
@@ -465,19 +480,18 @@ class _BackwardReplay:
         num_bytes = sum(self.sizes[s] for s in starts) + _SAMPLES * _SAMPLE_BYTES
         if num_bytes > ends[-1] * _SAMPLED_SHARE_MAX:
             return None
-        root, external = self.store.root, self.options.allow_external_paths
-        pieces = [
-            read_file_actions(self._decode(span), root, allow_external_paths=external)[0]
-            for span in spans
-        ]
-        sample = pa.concat_tables(
-            [piece.slice(0, _SAMPLE_ROWS) for piece in pieces], promote_options="default"
-        )
+        sample = pa.concat_tables([self._sample(span) for span in spans], promote_options="default")
         if not sample.num_rows:
             return None
         columns = FileStats(sample, schema, partition_columns)
         columns.prepare([*schema.names, *partition_columns])
         return choose_sort_columns(columns)
+
+    def _sample(self, commits: Sequence[CommitFile]) -> pa.Table:
+        """Return a copy of some adds of commits, which does not keep the others in memory."""
+        root, external = self.store.root, self.options.allow_external_paths
+        adds, _ = read_file_actions(self._decode(commits), root, allow_external_paths=external)
+        return adds.take(from_numpy(np.arange(min(adds.num_rows, _SAMPLE_ROWS))))
 
 
 def _live_adds(adds: pa.Table, removes: pa.Table, seen: SeenKeys) -> pa.Table:
@@ -491,7 +505,7 @@ def _live_adds(adds: pa.Table, removes: pa.Table, seen: SeenKeys) -> pa.Table:
     if removes.num_rows:
         seen.add(seen.hashes(removes["key"]))
     if known is not None:
-        unknown = pa.array(~known)
+        unknown = from_numpy(~known)
         live = unknown if live is None else pc.and_(live, unknown)
     return adds if live is None else adds.filter(live)
 
