@@ -300,7 +300,7 @@ MEMBERS = [
 ]
 
 
-@pytest.mark.parametrize("count", [1, 8000])
+@pytest.mark.parametrize("count", [1, pytest.param(8000, marks=pytest.mark.thorough)])
 def test_stats_members_by_duckdb_equal_parsing_one_by_one(count):
     valid = [text for text in TEXTS if text != "not json"]
     for texts in (TEXTS, valid):

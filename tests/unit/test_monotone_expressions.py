@@ -152,6 +152,7 @@ def expression(rng, name):
     return text
 
 
+@pytest.mark.thorough
 @pytest.mark.promise("scan.no_row_is_lost")
 @pytest.mark.parametrize("seed", range(cases(4)))
 def test_every_value_that_satisfies_the_comparison_satisfies_the_condition(seed):

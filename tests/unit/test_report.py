@@ -442,6 +442,7 @@ def test_time_axes_have_few_labels_in_order(seconds):
     assert all(0 <= label.at <= 1 for label in labels)
 
 
+@pytest.mark.thorough
 def test_page_of_a_wide_table_with_long_names_is_small(tmp_path):
     columns = [(f"{number}{chr(34) * 300}", pa.int64()) for number in range(700)]
     schema = pa.schema([("p", pa.string()), ("q", pa.string()), *columns])

@@ -71,6 +71,7 @@ QUESTIONS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("where", "files", "ids"), QUESTIONS, ids=str)
 def test_every_predicate_form_prunes_and_finds_its_rows(table, where, files, ids):
     plan = table.scan(where)

@@ -423,6 +423,7 @@ texts = st.lists(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @settings(deadline=None, max_examples=60)
 @given(texts=texts, upper=st.booleans())
@@ -431,6 +432,7 @@ def test_value_casts_the_same_alone_and_among_others(kind, texts, upper):
     assert together == [cast(text, kind, upper=upper) for text in texts]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("text", ODD)
 def test_unusual_value_casts_the_same_with_any_other(kind, text):

@@ -93,6 +93,7 @@ def test_every_form_equals_duckdb(tables, form, value):
                 assert ids(table, FORMS[form](column, op, value)) == true, (column, op)
 
 
+@pytest.mark.thorough
 def test_lists_and_ranges_with_nan_and_infinity(tables):
     col, nan = pl.col("f"), math.nan
     for where, true in (
@@ -230,6 +231,7 @@ def ask(table, make):
         return
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyarrow's repr
 @pytest.mark.parametrize("number", range(len(ODD)))
 def test_unusual_values_are_compared_or_raise_invalid_request(mixed, number):

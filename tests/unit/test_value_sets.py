@@ -120,6 +120,7 @@ VALUES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_in_array_equals_in_literals(kind, tmp_path):
     """The same list as literals and as an array: the same files and rows, including NULL."""
@@ -179,6 +180,7 @@ LISTED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("others", [0, 2, 200])
 @pytest.mark.parametrize("has_null", [False, True])
 @pytest.mark.parametrize("kind", LISTED)
