@@ -344,6 +344,9 @@ def truncate_history(
         milliseconds = (time.perf_counter() - started) * 1000
         return CleanupResult(plan, dry_run=True, milliseconds=milliseconds)
     checkpoint(session, checkpointer, for_all_readers=True)
+    # A checkpoint of an earlier version that this handle writes in the background would land after
+    # the plan, and keep that version readable and its data files from vacuum.
+    checkpointer.wait()
     retention = plan_cleanup(session.store, config, RETAIN_NOTHING, now, spare_young=False)
     _wait_for_commit_age(session, retention)
     result = execute_cleanup(session.store, config, retention, started)

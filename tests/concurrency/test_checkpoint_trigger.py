@@ -20,6 +20,7 @@ from arrowlog import storage as store_module
 from arrowlog import testing
 from arrowlog.errors import StoreUnavailable
 from arrowlog.formats.indextables import classify_names
+from arrowlog.maintenance import checkpointing
 from arrowlog.maintenance.checkpointing import is_checkpoint_due
 
 FORMATS = ["json", "both"]
@@ -138,6 +139,31 @@ def test_only_one_handle_of_a_process_writes_a_checkpoint_at_a_time(root, monkey
     assert first.wait_for_checkpoint(SECONDS_MAX)
     assert second.wait_for_checkpoint(SECONDS_MAX)
     assert made(root) == [10, 20]
+
+
+def test_truncation_deletes_the_checkpoint_that_its_handle_is_writing(root, monkeypatch):
+    held, release = threading.Event(), threading.Event()
+    write, wait = checkpointing.write_checkpoint, checkpointing.BackgroundCheckpointer.wait
+
+    def write_late(*args, **kwargs):
+        if threading.current_thread() is not threading.main_thread():
+            held.set()
+            release.wait(SECONDS_MAX)
+        return write(*args, **kwargs)
+
+    def release_and_wait(self, *args):
+        release.set()
+        return wait(self, *args)
+
+    monkeypatch.setattr(checkpointing, "write_checkpoint", write_late)
+    monkeypatch.setattr(checkpointing.BackgroundCheckpointer, "wait", release_and_wait)
+    table = create(root, **{"checkpoint.interval": 2})
+    for number in range(3):
+        append(table, number)
+    assert held.wait(SECONDS_MAX)
+    table.truncate_history()
+    table.wait_for_checkpoint()
+    assert table.earliest_version == table.version == 3
 
 
 @pytest.mark.parametrize(
