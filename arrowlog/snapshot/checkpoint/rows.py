@@ -218,7 +218,11 @@ def _leading_ranks(arrays: Sequence[pa.Array]) -> Any:
         if space * size > _RANK_MAX:
             break
         space *= size
-        ranks = own if ranks is None else ranks * np.int64(size) + own
+        if ranks is None:
+            ranks = own
+        else:
+            ranks = ranks * np.int64(size)  # the first one may share the memory of its array
+            ranks += own
     return ranks
 
 

@@ -152,11 +152,11 @@ class RowStream:
             raise NotSpillable("no file is live")
         self._spill.seal()
         release_unused_memory()  # what blocks took, before their order is determined
+        # One column after the other, so that only one is in memory twice.
         frame = {
-            name: pa.concat_arrays([some[name] for some in self._sorted_by])
-            for name in self._sorted_by[0]
+            name: pa.concat_arrays([some.pop(name) for some in self._sorted_by])
+            for name in list(self._sorted_by[0])
         }
-        self._sorted_by = []
         ties = pa.chunked_array(self._ties)
         self._ties = []
         order = order_by(frame, ties, hashed=bool(self._best))
@@ -415,6 +415,7 @@ class _BackwardReplay:
             adds, removes = read_file_actions(actions, root, allow_external_paths=external)
             stream.add(_live_adds(adds, removes, seen))
             blocks.append(_without_files(actions))
+        self.reader.release_buffers()
         base = self.base
         if base is not None:
             state = replace(base, metadata=metadata, schema=stream.schema)
@@ -475,8 +476,8 @@ class _BackwardReplay:
         starts = [int(np.searchsorted(ends, ends[-1] * n // _SAMPLES)) for n in range(_SAMPLES)]
         spans = []
         for start in sorted(set(starts)):
-            stop = int(np.searchsorted(ends, ends[start] + _SAMPLE_BYTES)) + 1
-            spans.append(commits[start:stop])
+            enough = ends[start] - self.sizes[start] + _SAMPLE_BYTES
+            spans.append(commits[start : int(np.searchsorted(ends, enough)) + 1])
         num_bytes = sum(self.sizes[s] for s in starts) + _SAMPLES * _SAMPLE_BYTES
         if num_bytes > ends[-1] * _SAMPLED_SHARE_MAX:
             return None
