@@ -120,7 +120,18 @@ def checkpoint(
         )
         snapshot = session.read_latest()
     result = _write(session, checkpointer, snapshot.state, for_all_readers=for_all_readers)
-    return result if before is None else result.after(before)
+    return result if before is None else _together(before, result)
+
+
+def _together(first: CheckpointResult, last: CheckpointResult) -> CheckpointResult:
+    """Return the result of two checkpoints that one call wrote."""
+    return replace(
+        last,
+        names=(*first.names, *last.names),
+        size_bytes=first.size_bytes + last.size_bytes,
+        uncompressed_bytes=first.uncompressed_bytes + last.uncompressed_bytes,
+        milliseconds=first.milliseconds + last.milliseconds,
+    )
 
 
 def _needs_upgrade(protocol: Protocol, config: Config) -> bool:

@@ -11,7 +11,7 @@ import json
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import StoreUnavailable
@@ -80,16 +80,6 @@ class CheckpointResult:
     def compression_ratio(self) -> float:
         """Uncompressed size divided by stored size; 1.0 if nothing was written."""
         return compression_ratio(self.uncompressed_bytes, self.size_bytes)
-
-    def after(self, other: CheckpointResult) -> CheckpointResult:
-        """Return this result with what was written for another checkpoint before it."""
-        return replace(
-            self,
-            names=(*other.names, *self.names),
-            size_bytes=other.size_bytes + self.size_bytes,
-            uncompressed_bytes=other.uncompressed_bytes + self.uncompressed_bytes,
-            milliseconds=other.milliseconds + self.milliseconds,
-        )
 
 
 @dataclass(frozen=True, slots=True)
