@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from arrowlog.fork_safety import pl, polars_is_stranded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # jemalloc keeps peak memory lower than Arrow's default allocator for large loads. The default is
 # better for small ones: it reuses freed memory, where fresh memory costs page faults.
@@ -46,10 +46,28 @@ _POLARS_TYPES: dict[pa.DataType, str] = {
 
 
 def release_unused_memory() -> None:
-    """Return memory that Arrow's allocators keep for later to the system."""
+    """Return memory that allocators keep for later to the system: Arrow's, and the C library's."""
     for pool in (pa.default_memory_pool(), LOW_PEAK_POOL):
         if pool is not None:
             pool.release_unused()
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """Return the function that releases what numpy and Python have freed; None without glibc.
+
+    Once a large array was freed, glibc takes the next ones from a heap that only shrinks at its
+    end: after many arrays of growing size, the gaps are as large as what is in use.
+    """
+    import ctypes
+
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, TypeError, AttributeError):  # another system, or another C library
+        return None
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:

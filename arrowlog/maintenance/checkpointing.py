@@ -102,16 +102,20 @@ def make_checkpoint(
     clock: Clock,
     *,
     for_all_readers: bool = False,
+    form: str | None = None,
 ) -> CheckpointResult:
     """Write the checkpoint of a state in the configured forms, then the `_last_checkpoint` pointer.
 
     A form that exists and verifies is not written again; one that exists and is damaged is
     replaced. The pointer is written last and never moves backwards. The result's `names` are the
     files that this call wrote. With `for_all_readers`, commits are deleted next: the checkpoint
-    must stand alone, in the forms that every reader of the table knows.
+    must stand alone, in the forms that every reader of the table knows. `form` is written instead
+    of the configured forms.
     """
+    if form is None:
+        form = choose_form(listing, state, config, for_all_readers=for_all_readers)
     with _FullState(state, config) as full:
-        return _make_forms(store, listing, full, clock, for_all_readers=for_all_readers)
+        return _make_forms(store, listing, full, clock, form, anew=for_all_readers)
 
 
 class _FullState:
@@ -145,15 +149,14 @@ class _FullState:
 
 
 def _make_forms(
-    store: Store, listing: LogListing, full: _FullState, clock: Clock, *, for_all_readers: bool
+    store: Store, listing: LogListing, full: _FullState, clock: Clock, form: str, *, anew: bool
 ) -> CheckpointResult:
     state, config = full.state, full.config
-    form = choose_form(listing, state, config, for_all_readers=for_all_readers)
     now = clock.now_ms()
     written: list[WrittenCheckpoint] = []
     num_files: int | None = None
     if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
-        parquet = _write_parquet(store, listing, full, clock, anew=for_all_readers)
+        parquet = _write_parquet(store, listing, full, clock, anew=anew)
         names = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in parquet.names)
         written.append(
             WrittenCheckpoint(
@@ -193,6 +196,7 @@ def write_checkpoint(
     clock: Clock,
     *,
     for_all_readers: bool = False,
+    form: str | None = None,
 ) -> CheckpointResult:
     """Make a checkpoint; if the store does not confirm a write, read back what is there.
 
@@ -203,7 +207,7 @@ def write_checkpoint(
     for attempt in range(1, _MAX_ATTEMPTS + 1):
         try:
             result = make_checkpoint(
-                store, listing, state, config, clock, for_all_readers=for_all_readers
+                store, listing, state, config, clock, for_all_readers=for_all_readers, form=form
             )
         except StoreUnavailable as error:
             if attempt == _MAX_ATTEMPTS or isinstance(error, _FINAL_FAILURES):

@@ -98,12 +98,17 @@ def checkpoint(
     With `checkpoint.format` set to `parquet`, the protocol is upgraded first if necessary: readers
     that do not know the feature could not open the table once its commits are cleaned up.
     """
+    before: CheckpointResult | None = None
     streamed = _stream_state(session)
     if streamed is not None:
         with closing(streamed.files):
             state = streamed.state
             if not _needs_upgrade(state.protocol, session.config_of(state.metadata)):
                 return _write(session, checkpointer, state, for_all_readers=for_all_readers)
+            # The upgrade reads the table, which takes little memory from a checkpoint. Readers that
+            # do not know its form replay the commits until then.
+            before = _write(session, checkpointer, state, form="parquet")
+        session.tracker.invalidate(["listing"])  # it was listed before there was a checkpoint
     snapshot = session.read_latest()
     config = session.config_of(snapshot.metadata)
     if is_state_table(snapshot.state):
@@ -114,7 +119,19 @@ def checkpoint(
             session, version, version, [PARQUET_CHECKPOINT_FEATURE], [PARQUET_CHECKPOINT_FEATURE]
         )
         snapshot = session.read_latest()
-    return _write(session, checkpointer, snapshot.state, for_all_readers=for_all_readers)
+    result = _write(session, checkpointer, snapshot.state, for_all_readers=for_all_readers)
+    return result if before is None else _together(before, result)
+
+
+def _together(first: CheckpointResult, last: CheckpointResult) -> CheckpointResult:
+    """Return the result of two checkpoints that one call wrote."""
+    return replace(
+        last,
+        names=(*first.names, *last.names),
+        size_bytes=first.size_bytes + last.size_bytes,
+        uncompressed_bytes=first.uncompressed_bytes + last.uncompressed_bytes,
+        milliseconds=first.milliseconds + last.milliseconds,
+    )
 
 
 def _needs_upgrade(protocol: Protocol, config: Config) -> bool:
@@ -138,7 +155,6 @@ def _stream_state(session: WriteSession) -> StreamedState | None:
             listing,
             tracker.read_options,
             session.config_of,
-            lambda protocol, config: not _needs_upgrade(protocol, config),
         )
     return None
 
@@ -148,14 +164,21 @@ def _write(
     checkpointer: BackgroundCheckpointer,
     state: State,
     *,
-    for_all_readers: bool,
+    for_all_readers: bool = False,
+    form: str | None = None,
 ) -> CheckpointResult:
-    """Write the checkpoint of a state in the configured forms."""
+    """Write the checkpoint of a state in the configured forms, or in the given one."""
     listing = list_log(session.store)
     config = session.config_of(state.metadata)
     with _as_checkpoint_error(session, state.version):
         result = write_checkpoint(
-            session.store, listing, state, config, session.clock, for_all_readers=for_all_readers
+            session.store,
+            listing,
+            state,
+            config,
+            session.clock,
+            for_all_readers=for_all_readers,
+            form=form,
         )
     report_checkpoint(session.store, result, background=False)
     checkpointer.made(result.version)

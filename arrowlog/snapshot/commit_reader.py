@@ -129,6 +129,10 @@ class CommitReader:
                     return
                 window, count, size = reading.result()
 
+    def release_buffers(self) -> None:
+        """Free the memory that is kept for further runs."""
+        self._free_windows.clear()
+
     def check(
         self, commits: Sequence[CommitFile], meanwhile: Callable[[], None] | None = None
     ) -> None:

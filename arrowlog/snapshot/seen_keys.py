@@ -16,12 +16,19 @@ import numpy as np
 from arrowlog.fork_safety import pl
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
     from numpy.typing import NDArray
 
 # Sorted pieces are merged until each is at least so many times as large as the next one: a key is
 # merged a few times, and is looked for in few pieces.
 _GROWTH = 3
+# The set is divided by the leading bits of the first hash. A merge takes as much memory again as
+# what it merges, which is a small part of the set then.
+_DIVISION_BITS = 4
+
+_Piece = tuple["NDArray[np.uint64]", "NDArray[np.uint64]"]
 
 
 class KeyHashes:
@@ -56,8 +63,8 @@ class SeenKeys:
     def __init__(self) -> None:
         """Begin with the empty set."""
         self._seeds = [secrets.randbits(63) for _ in range(2)]
-        # Sorted hashes, the largest piece first.
-        self._pieces: list[tuple[NDArray[np.uint64], NDArray[np.uint64]]] = []
+        # Sorted hashes, the largest piece first, by division.
+        self._divisions: list[list[_Piece]] = [[] for _ in range(1 << _DIVISION_BITS)]
 
     def hashes(self, keys: pa.ChunkedArray) -> KeyHashes:
         """Return the hashes of keys, for `find` and `add` of this set."""
@@ -69,8 +76,9 @@ class SeenKeys:
     def find(self, keys: KeyHashes) -> NDArray[np.bool_] | None:
         """Return which of the keys are in the set, by their number; None if none is."""
         found = np.zeros(len(keys), np.bool_)
-        for piece in self._pieces:
-            found |= _among(piece, keys)
+        for pieces, part in self._divided(keys):
+            for piece in pieces:
+                found[part] |= _among(piece, keys.first[part], keys.second[part])
         if not found.any():
             return None
         mask = np.empty(len(keys), np.bool_)
@@ -79,36 +87,42 @@ class SeenKeys:
 
     def add(self, keys: KeyHashes) -> None:
         """Add keys, in the set or not."""
-        if not len(keys):
-            return
-        first, second = keys.first, keys.second
-        while self._pieces and len(self._pieces[-1][0]) < _GROWTH * len(first):
-            # One column after the other, and pieces freed at once: half the memory of a merge.
-            larger_first, larger_second = self._pieces.pop()
-            first = np.concatenate([larger_first, first])
-            del larger_first
-            order = np.argsort(first, kind="stable")  # linear for two sorted pieces in a row
-            first = first[order]
-            second = np.concatenate([larger_second, second])
-            del larger_second
-            second = second[order]
-            del order
-        self._pieces.append((first, second))
+        for pieces, part in self._divided(keys):
+            _add_piece(pieces, keys.first[part].copy(), keys.second[part].copy())
+
+    def _divided(self, keys: KeyHashes) -> Iterator[tuple[list[_Piece], slice]]:
+        """Yield the pieces of each division, and which of the keys belong to it, if any do."""
+        shift = 64 - _DIVISION_BITS
+        begins = np.arange(len(self._divisions), dtype=np.uint64) << np.uint64(shift)
+        ends = [*np.searchsorted(keys.first, begins).tolist(), len(keys)]
+        for pieces, start, stop in zip(self._divisions, ends, ends[1:], strict=False):
+            if start < stop:
+                yield pieces, slice(start, stop)
+
+
+def _add_piece(pieces: list[_Piece], first: NDArray[np.uint64], second: NDArray[np.uint64]) -> None:
+    """Add sorted hashes to pieces, which are merged as they grow."""
+    while pieces and len(pieces[-1][0]) < _GROWTH * len(first):
+        larger_first, larger_second = pieces.pop()
+        first = np.concatenate([larger_first, first])
+        order = np.argsort(first, kind="stable")  # linear for two sorted pieces in a row
+        first, second = first[order], np.concatenate([larger_second, second])[order]
+    pieces.append((first, second))
 
 
 def _among(
-    piece: tuple[NDArray[np.uint64], NDArray[np.uint64]], keys: KeyHashes
+    piece: _Piece, firsts: NDArray[np.uint64], seconds: NDArray[np.uint64]
 ) -> NDArray[np.bool_]:
-    """Return which keys are in a sorted piece, in the order of their hashes."""
+    """Return which keys, given by their sorted first and their second hashes, are in a piece."""
     first, second = piece
-    at = np.searchsorted(first, keys.first)
+    at = np.searchsorted(first, firsts)
     inside = np.minimum(at, len(first) - 1)
-    candidate: NDArray[np.bool_] = first[inside] == keys.first
+    candidate: NDArray[np.bool_] = first[inside] == firsts
     if not candidate.any():
         return candidate
-    found: NDArray[np.bool_] = candidate & (second[inside] == keys.second)
+    found: NDArray[np.bool_] = candidate & (second[inside] == seconds)
     # Keys whose first hash is there with another second one: it may be there several times.
     for row in np.flatnonzero(candidate & ~found).tolist():
-        stop = np.searchsorted(first, keys.first[row], side="right")
-        found[row] = bool((second[at[row] : stop] == keys.second[row]).any())
+        stop = np.searchsorted(first, firsts[row], side="right")
+        found[row] = bool((second[at[row] : stop] == seconds[row]).any())
     return found

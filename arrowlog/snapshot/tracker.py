@@ -514,6 +514,7 @@ class SnapshotTracker:
             if set(parts) <= {"versions"}:
                 return
             self._replace_base(ReadBase.invalidated)
+            self._first_observation = self._listed_ahead = None
             self._configured_by = None
             if self._copies is not None:
                 external = self.read_options.allow_external_paths

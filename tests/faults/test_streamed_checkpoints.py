@@ -21,8 +21,10 @@ from arrowlog.errors import (
     StoreUnavailable,
     UnsupportedProtocol,
 )
+from arrowlog.maintenance import procedures
+from arrowlog.snapshot.checkpoint import incremental, parquet, row_spill, streaming
 from arrowlog.snapshot.checkpoint import json as json_form
-from arrowlog.snapshot.checkpoint import parquet, row_spill, streaming
+from arrowlog.snapshot.checkpoint_files import CheckpointFiles
 from arrowlog.storage.local import LocalStore
 
 SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64())])
@@ -312,28 +314,52 @@ FEATURES = {
 
 
 @pytest.mark.parametrize("upgraded", [False, True])
-def test_protocol_without_parquet_checkpoints_is_found_out_before_the_log_is_read(
-    root, streamed, upgraded
+@pytest.mark.parametrize("shared_min", [1, 1000])
+def test_checkpoint_that_upgrades_the_protocol_is_streamed_and_never_read_in_full(
+    root, streamed, upgraded, shared_min, monkeypatch
 ):
+    monkeypatch.setattr(parquet, "SHARED_FILES_MIN", shared_min)
+    monkeypatch.setattr(incremental, "FOLDED_FILES_MAX", 1)
     if upgraded:
         testing.write_commit(root, NEWEST + 1, [{"protocol": FEATURES}])
-    decode, decoded = streaming._BackwardReplay._decode, []
-
-    def noting(self, commits):
-        decoded.extend(commit.version for commit in commits)
-        return decode(self, commits)
-
     expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
+    options = OPTIONS | {"checkpoint.format": "parquet"}
+    read_into, read = LocalStore.read_into, []
+
+    def noting(self, buffer, keys, versions, enough):
+        found = read_into(self, buffer, keys, versions, enough)
+        read.extend(versions[: found[0]])
+        return found
+
     with (
-        mock.patch.object(streaming._BackwardReplay, "_decode", noting),
+        mock.patch.object(LocalStore, "read_into", noting),
         mock.patch.object(streaming, "_SAMPLED_SHARE_MAX", 0),
+        mock.patch.object(CheckpointFiles, "_to_adds", side_effect=AssertionError),
     ):
-        arrowlog.Table(root, options=OPTIONS | {"checkpoint.format": "parquet"}).checkpoint()
-    assert bool(streamed) == upgraded
-    assert decoded == ([0, *range(NEWEST + 1, -1, -1)] if upgraded else [0, NEWEST])
+        result = arrowlog.Table(root, options=options).checkpoint()
+    assert_closed(streamed)
+    assert sorted(version for version in read if 0 < version <= NEWEST) == [*range(1, NEWEST + 1)]
     after = arrowlog.Table(root).snapshot()
     assert after.protocol.reader_features == ("parquetCheckpoint",)
-    assert after.report.checkpoint == NEWEST + 1
-    found = parquet_checkpoints.said(after)
-    assert found["adds"] == expected["adds"]
+    assert after.report.checkpoint == result.version == NEWEST + 1
+    assert parquet_checkpoints.said(after)["adds"] == expected["adds"]
     assert not glob.glob(f"{root}/_transaction_log/*.checkpoint.json")
+    written = glob.glob(f"{root}/_transaction_log/_checkpoints/*")
+    assert sorted(os.path.basename(name) for name in result.names) == sorted(
+        map(os.path.basename, written)
+    )
+    assert result.size_bytes == sum(map(os.path.getsize, written))
+
+
+def test_failed_upgrade_leaves_a_valid_checkpoint_of_the_old_protocol(root, streamed):
+    expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
+    options = OPTIONS | {"checkpoint.format": "parquet"}
+    with (
+        mock.patch.object(procedures, "upgrade_protocol", side_effect=StoreUnavailable("down")),
+        pytest.raises(StoreUnavailable),
+    ):
+        arrowlog.Table(root, options=options).checkpoint()
+    assert_closed(streamed)
+    after = arrowlog.Table(root).snapshot()
+    assert (after.version, after.report.checkpoint, after.report.warnings) == (NEWEST, NEWEST, ())
+    assert parquet_checkpoints.said(after) == expected

@@ -236,6 +236,8 @@ def test_keys_with_one_equal_hash_are_distinguished():
             np.array(firsts, np.uint64), np.array(seconds, np.uint64), np.arange(len(firsts))
         )
 
-    seen.add(hashes([1, 5, 5, 5, 9], [0, 1, 2, 3, 0]))
+    last = 2**64 - 1  # in the last division; the others are in the first one
+    seen.add(hashes([1, 5, 5, 5, 9, last], [0, 1, 2, 3, 0, 4]))
+    assert seen.find(hashes([9, last, last], [1, 3, 4])).tolist() == [False, False, True]
     assert seen.find(hashes([5, 5, 5, 9], [3, 4, 1, 0])).tolist() == [True, False, True, True]
     assert seen.find(hashes([2, 5, 9], [0, 7, 1])) is None

@@ -1,10 +1,15 @@
 """The memory limit of the process, and the error when a log exceeds it."""
 
+import ctypes
+import platform
+from unittest import mock
+
 import pyarrow as pa
 import pytest
 
 import arrowlog
-from arrowlog import memory_limit, testing
+from arrowlog import arrays, memory_limit, testing
+from arrowlog.arrays import release_unused_memory
 
 
 @pytest.fixture
@@ -74,3 +79,29 @@ def test_too_large_log_raises_log_too_large(tmp_path, monkeypatch):
         tight.snapshot()
     assert isinstance(caught.value, arrowlog.LogTooLarge)
     assert str(tmp_path) in str(caught.value)
+
+
+def glibc():
+    return platform.libc_ver()[0] == "glibc"
+
+
+@pytest.mark.skipif(not glibc(), reason="only glibc can be asked to release memory")
+def test_memory_between_blocks_in_use_is_released():
+    blocks = [b"x" * 100_000 for _ in range(1000)]
+    kept = blocks[-1]  # what is freed before it is not at the end of the heap
+    del blocks
+    before = memory_limit.used_memory_bytes()
+    release_unused_memory()
+    assert memory_limit.used_memory_bytes() < before - (50 << 20)
+    assert len(kept) == 100_000
+
+
+@pytest.mark.parametrize("error", [OSError, TypeError, AttributeError])
+def test_other_c_libraries_are_not_asked_to_release_memory(error, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", mock.Mock(side_effect=error))
+    arrays._malloc_trim.cache_clear()
+    try:
+        release_unused_memory()
+        assert arrays._malloc_trim() is None
+    finally:
+        arrays._malloc_trim.cache_clear()

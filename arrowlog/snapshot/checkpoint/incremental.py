@@ -12,6 +12,8 @@ many rows are dead, the checkpoint is written in full.
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -45,6 +47,9 @@ from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_adds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from arrowlog.config import Config
     from arrowlog.formats import LogListing
     from arrowlog.snapshot.checkpoint.parquet import WrittenParquetCheckpoint
@@ -62,7 +67,9 @@ DEAD_SHARE_MAX = 0.25
 # Commits after a checkpoint up to which reading them costs less than a full checkpoint.
 _COMMITS_MAX = 1000
 # Row groups whose paths are searched at a time, for few keys and for many: the latter take memory.
-_SEARCHED_GROUPS, _MANY_SEARCHED_GROUPS, _MANY_KEYS = 8, 2, 1 << 16
+_SEARCHED_GROUPS, _MANY_SEARCHED_GROUPS, _MANY_KEYS = 4, 2, 1 << 16
+# Threads that search for few keys: over a network, one part after the other costs round trips.
+_SEARCHERS_MAX = 4
 
 
 class SharedPartsLost(Exception):
@@ -239,9 +246,10 @@ def _with_touched(reader: CheckpointPartReader, touched: pa.ChunkedArray | None)
     below = ordered.search_sorted(first.fill_null(""), side="left").to_numpy()
     groups = np.flatnonzero(above > below).tolist()
     starts = manifest.group_starts()
-    found = [to_numpy(manifest.dead)]
-    step = _SEARCHED_GROUPS if len(keys) < _MANY_KEYS else _MANY_SEARCHED_GROUPS
-    for at in range(0, len(groups), step):
+    many = len(keys) >= _MANY_KEYS
+    step = _MANY_SEARCHED_GROUPS if many else _SEARCHED_GROUPS
+
+    def search(at: int) -> NDArray[np.int64]:
         some = groups[at : at + step]
         paths = reader.read_with_dead(some, ["path"])["path"]
         # Only the keys that these groups may have: a set is made of them for each call.
@@ -251,7 +259,17 @@ def _with_touched(reader: CheckpointPartReader, touched: pa.ChunkedArray | None)
         if len(rows) != len(hits):
             what = f"the checkpoint has {len(hits)} rows instead of {len(rows)}."
             raise LogCorrupt(what, version=manifest.version)
-        found.append(rows[to_numpy(hits)])
+        touched_rows: NDArray[np.int64] = rows[to_numpy(hits)]
+        return touched_rows
+
+    found = [to_numpy(manifest.dead)]
+    steps = range(0, len(groups), step)
+    if many or len(steps) < 2:
+        found += map(search, steps)
+    else:
+        workers = min(max(os.cpu_count() or 1, 2), _SEARCHERS_MAX)
+        with ThreadPoolExecutor(workers) as pool:
+            found += pool.map(search, steps)
     return from_numpy(np.unique(np.concatenate(found)))
 
 

@@ -236,7 +236,8 @@ def put_manifest(
 
 
 def _written(manifest: CheckpointManifest, data: bytes, *, made: bool) -> WrittenParquetCheckpoint:
-    own_parts = [part for part in manifest.parts if part not in manifest.shared_parts]
+    version = manifest.version
+    own_parts = [part for part in manifest.parts if not is_shared_part(part.name, version)]
     names = (*(part.name for part in own_parts), manifest_name(manifest.version))
     size = sum(part.sizeInBytes for part in own_parts) + len(data)
     return WrittenParquetCheckpoint(names, size, manifest.num_files, format_checksum(data), made)

@@ -218,7 +218,11 @@ def _leading_ranks(arrays: Sequence[pa.Array]) -> Any:
         if space * size > _RANK_MAX:
             break
         space *= size
-        ranks = own if ranks is None else ranks * np.int64(size) + own
+        if ranks is None:
+            ranks = own
+        else:
+            ranks = ranks * np.int64(size)  # the first one may share the memory of its array
+            ranks += own
     return ranks
 
 
@@ -258,10 +262,10 @@ def choose_sort_columns(columns: FileStats) -> list[str]:
     """Return the columns worth sorting by, those with the narrowest files first."""
     candidates: list[tuple[float, str]] = []
     for name in bounded_columns(columns):
+        if pa.types.is_string(columns.schema.field(name).type):
+            continue
         low, high = low_bounds(columns, name), high_bounds(columns, name)
         if len(low) == 0 or low.null_count + high.null_count > len(low) * _SORT_SHARE_MAX:
-            continue
-        if pa.types.is_string(low.type):
             continue
         lows, highs = (pc.cast(side, pa.float64(), safe=False) for side in (low, high))
         full_range = (pc.max(highs).as_py() or 0) - (pc.min(lows).as_py() or 0)

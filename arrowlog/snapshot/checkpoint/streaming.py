@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from arrowlog.config import Config
-    from arrowlog.formats import CommitFile, LogListing, Metadata, Protocol
+    from arrowlog.formats import CommitFile, LogListing, Metadata
     from arrowlog.snapshot.checkpoint.rows import RebuildRecipe
     from arrowlog.snapshot.log_segment import LogSegment
     from arrowlog.snapshot.read_options import ReadOptions
@@ -152,11 +152,11 @@ class RowStream:
             raise NotSpillable("no file is live")
         self._spill.seal()
         release_unused_memory()  # what blocks took, before their order is determined
+        # One column after the other, so that only one is in memory twice.
         frame = {
-            name: pa.concat_arrays([some[name] for some in self._sorted_by])
-            for name in self._sorted_by[0]
+            name: pa.concat_arrays([some.pop(name) for some in self._sorted_by])
+            for name in list(self._sorted_by[0])
         }
-        self._sorted_by = []
         ties = pa.chunked_array(self._ties)
         self._ties = []
         order = order_by(frame, ties, hashed=bool(self._best))
@@ -279,14 +279,12 @@ def stream_newest_state(
     listing: LogListing,
     options: ReadOptions,
     config_of: Callable[[Metadata], Config],
-    is_wanted: Callable[[Protocol, Config], bool] = lambda *_: True,
 ) -> StreamedState | None:
     """Return the newest state with its files in a temporary file; close them afterwards.
 
     None where the log is small, where it has to be read in another way, as behind a gap or past a
     damaged checkpoint, or where there is no room for the file. `config_of` returns the settings
-    for a table's metadata. None as well where a state with the table's protocol is not wanted; the
-    answer for the protocol that the log begins with counts unless the newest commits have another.
+    for a table's metadata.
 
     Raises `LogCorrupt` or `UnsupportedProtocol` if a commit cannot be used, `FileNotFoundError` if
     one is gone.
@@ -300,7 +298,7 @@ def stream_newest_state(
     sizes = _commit_sizes(store, listing, segment.commits)
     if not _is_worth_streaming(sum(sizes), base):
         return None
-    replay = _BackwardReplay(store, options, segment, base, sizes, is_wanted)
+    replay = _BackwardReplay(store, options, segment, base, sizes)
     try:
         metadata = replay.first_metadata()
         while metadata is not None:
@@ -347,15 +345,12 @@ class _BackwardReplay:
         segment: LogSegment,
         base: State | None,
         sizes: Sequence[int],
-        is_wanted: Callable[[Protocol, Config], bool],
     ) -> None:
         self.store = store
         self.options = options
         self.segment = segment
         self.base = base
         self.sizes = sizes
-        self.is_wanted = is_wanted
-        self._first_protocol = None if base is None else base.protocol
         self.reader = CommitReader(store, options.format, options.config)
         self._decoded_ratio = _DECODED_RATIO
 
@@ -364,8 +359,6 @@ class _BackwardReplay:
         if self.base is not None:
             return self.base.metadata
         first = self._decode(self.segment.commits[:1])
-        if first.protocols:
-            self._first_protocol = max(first.protocols, key=itemgetter(0))[1]
         return max(first.metadata, key=itemgetter(0))[1] if first.metadata else None
 
     def run(self, metadata: Metadata, config: Config) -> tuple[State, SpilledFiles]:
@@ -401,13 +394,12 @@ class _BackwardReplay:
         seen = SeenKeys()
         blocks: list[ActionBatch] = []
         newest: Metadata | None = None
-        protocol: Protocol | None = None
+        has_protocol = False
         for actions in self._blocks():
-            if protocol is None and actions.protocols:
+            if not has_protocol and actions.protocols:
                 seq, protocol = max(actions.protocols, key=itemgetter(0))
                 self.options.format.check_readable(protocol, actions.place(seq)[0])
-            if protocol is not None or not blocks:
-                self._check_wanted(protocol or self._first_protocol, stream.config)
+                has_protocol = True
             if newest is None and actions.metadata:
                 newest = max(actions.metadata, key=itemgetter(0))[1]
                 if newest != metadata:
@@ -415,6 +407,7 @@ class _BackwardReplay:
             adds, removes = read_file_actions(actions, root, allow_external_paths=external)
             stream.add(_live_adds(adds, removes, seen))
             blocks.append(_without_files(actions))
+        self.reader.release_buffers()
         base = self.base
         if base is not None:
             state = replace(base, metadata=metadata, schema=stream.schema)
@@ -430,10 +423,6 @@ class _BackwardReplay:
         for block in reversed(blocks):
             rest.extend(block)
         return rest
-
-    def _check_wanted(self, protocol: Protocol | None, config: Config) -> None:
-        if protocol is not None and not self.is_wanted(protocol, config):
-            raise NotSpillable("a checkpoint of another protocol is wanted")
 
     def _blocks(self) -> Iterator[ActionBatch]:
         """Yield the actions of all commits, the newest first, some commits at a time."""
@@ -475,8 +464,8 @@ class _BackwardReplay:
         starts = [int(np.searchsorted(ends, ends[-1] * n // _SAMPLES)) for n in range(_SAMPLES)]
         spans = []
         for start in sorted(set(starts)):
-            stop = int(np.searchsorted(ends, ends[start] + _SAMPLE_BYTES)) + 1
-            spans.append(commits[start:stop])
+            enough = ends[start] - self.sizes[start] + _SAMPLE_BYTES
+            spans.append(commits[start : int(np.searchsorted(ends, enough)) + 1])
         num_bytes = sum(self.sizes[s] for s in starts) + _SAMPLES * _SAMPLE_BYTES
         if num_bytes > ends[-1] * _SAMPLED_SHARE_MAX:
             return None
