@@ -107,24 +107,44 @@ class SplitLines:
 
 def count_line_feeds(data: bytes | memoryview) -> int:
     """Return the number of line feeds."""
+    return _count(data, np.equal, _LINE_FEED)
+
+
+def count_control_characters(data: bytes | memoryview) -> int:
+    """Return the number of control characters, line feeds included."""
+    return _count(data, np.less, _FIRST_PRINTABLE)
+
+
+def _count(data: bytes | memoryview, compare: np.ufunc, other: int) -> int:
+    """Return how many bytes compare as true with another one."""
     octets = np.frombuffer(data, np.uint8)
     found = np.empty(min(len(octets), _SEARCHED_BYTES), np.bool_)
     count = 0
     for start in range(0, len(octets), _SEARCHED_BYTES):
         part = octets[start : start + _SEARCHED_BYTES]
-        is_feed = np.equal(part, _LINE_FEED, out=found[: len(part)])
-        count += int(np.count_nonzero(is_feed))
+        count += int(np.count_nonzero(compare(part, other, out=found[: len(part)])))
     return count
 
 
 def find_line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
     """Return the positions of all line feeds."""
+    return find_octets(data, _LINE_FEED)
+
+
+def find_octets(
+    data: bytes | memoryview, wanted: int, following: int | None = None
+) -> NDArray[np.int64]:
+    """Return the positions of a byte; if there is a second one, of those it directly follows."""
     octets = np.frombuffer(data, np.uint8)
-    parts = [
-        np.flatnonzero(octets[start : start + _SEARCHED_BYTES] == _LINE_FEED) + start
-        for start in range(0, len(octets), _SEARCHED_BYTES)
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    parts = [np.zeros(0, np.int64)]
+    for start in range(0, len(octets), _SEARCHED_BYTES):
+        found = octets[start : start + _SEARCHED_BYTES] == wanted
+        if following is not None:
+            after = octets[start + 1 : start + 1 + _SEARCHED_BYTES]
+            found = found[: len(after)]
+            found &= after == following
+        parts.append(np.flatnonzero(found) + start)
+    return np.concatenate(parts)
 
 
 def cut_lines(data: bytes | memoryview) -> pa.Array:

@@ -12,9 +12,11 @@ from arrowlog.decode.line_splitter import (
     LineLayout,
     adjacent_rows,
     contains_octets,
+    count_control_characters,
     count_line_feeds,
     cut_lines,
     find_line_feeds,
+    find_octets,
     split_blocks,
     split_lines,
     take_lines,
@@ -92,7 +94,7 @@ def test_octet_searches_equal_bytes_searches(monkeypatch):
     monkeypatch.setattr(line_splitter, "_SEARCHED_BYTES", 7)
     rng = random.Random(6)
     for _ in range(300):
-        data = bytes(rng.choices(b".:/\nab", (2, 1, 1, 3, 9, 9), k=rng.randrange(40)))
+        data = bytes(rng.choices(b".:/\n\tab", (2, 1, 1, 3, 1, 9, 9), k=rng.randrange(40)))
         octets = np.frombuffer(data, np.uint8)
         assert count_line_feeds(data) == data.count(b"\n")
         assert find_line_feeds(data).tolist() == [i for i, o in enumerate(data) if o == 10]
@@ -100,6 +102,9 @@ def test_octet_searches_equal_bytes_searches(monkeypatch):
         assert contains_octets(octets, ord(":")) == (b":" in data)
         for needle in (b":/", b".."):
             assert contains_octets(octets, *needle) == (needle in data)
+            places = [i for i in range(len(data)) if data.startswith(needle, i)]
+            assert find_octets(data, *needle).tolist() == places
+        assert count_control_characters(data) == sum(octet < 32 for octet in data)
 
 
 def test_runs_of_adjacent_rows():
