@@ -73,6 +73,17 @@ def test_only_the_irregular_line_is_left_out(odd, place):
     assert cut(lines) == ([["1", "2"], ["x", "y y"]], rows)
 
 
+@pytest.mark.parametrize("odd", [[b"a=1", b"const,bb=x!"], [b"a=1,const", b"bb=x!"]])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_line_feed_in_place_of_a_comma_ends_a_line(odd, place):
+    """The block has as many commas and line feeds as one without it, and every third is a feed."""
+    lines = [b"a=1,const,bb=x!", b"a=2,const,bb=y!"]
+    lines[place:place] = odd
+    rows = [row for row in range(4) if row not in (place, place + 1)]
+    assert cut(lines) == ([["1", "2"], ["x", "y"]], rows)
+    assert cut(odd) == ([[], []], [])
+
+
 def test_invalid_utf_8_is_refused():
     assert cut(["a=é,const,bb=x!".encode()]) == ([["é"], ["x"]], None)
     with pytest.raises(pa.ArrowInvalid):
