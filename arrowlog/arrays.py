@@ -241,11 +241,6 @@ def bytes_to_array(data: bytes | bytearray | memoryview) -> pa.Array:
     return pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
 
 
-def bytes_to_series(data: bytes | bytearray | memoryview) -> pl.Series:
-    """Return the bytes as a uint8 series, without a copy."""
-    return pl.Series(pl.from_arrow(bytes_to_array(data)))
-
-
 def data_span(texts: pa.Array) -> tuple[int, int]:
     """Return start and stop of the array's bytes in its data buffer; 32-bit offsets only."""
     if not len(texts):

@@ -92,7 +92,8 @@ class LineTemplate:
     spans: dict[JsonPath, tuple[int, int]] = field(default_factory=dict)
     # What follows from the above; computed once, because most templates decode many blocks.
     plan: TemplatePlan | None = None
-    field_ends: list[tuple[bytes, bytes]] | None = None
+    split: list[TemplateField] | None = None
+    field_ends: tuple[list[bytes], list[bytes]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +160,17 @@ def which_fit(template: LineTemplate, lines: Sequence[bytes]) -> Iterator[bool]:
     """Yield for each line whether it has the constant texts of a template, whatever its values."""
     if template.field_ends is None:
         fields = split_template(template)
-        template.field_ends = [(item.before.encode(), item.after.encode()) for item in fields]
-    ends = template.field_ends
+        template.field_ends = (
+            [item.before.encode() for item in fields],
+            [item.after.encode() for item in fields],
+        )
+    befores, afters = template.field_ends
     for line in lines:
         pieces = line.split(b",")
-        yield len(pieces) == len(ends) and all(
-            piece.startswith(before) and piece.endswith(after)
-            for (before, after), piece in zip(ends, pieces, strict=True)
+        yield (
+            len(pieces) == len(befores)
+            and all(map(bytes.startswith, pieces, befores))
+            and all(map(bytes.endswith, pieces, afters))
         )
 
 
@@ -189,7 +194,7 @@ def _fix_constants(
     ]
     constants: dict[TemplateSlot, str] = {}
     for item, piece, *rest in zip(split_template(template), pieces, *others, strict=True):
-        if item.slot is not None and rest and all(other == piece for other in rest):
+        if item.slot is not None and rest and rest.count(piece) == len(rest):
             text = piece.decode()
             constants[item.slot] = text[len(item.before) : len(text) - len(item.after)]
     for other in earlier:
@@ -208,7 +213,7 @@ def _fix_constants(
         else leaf
         for path, leaf in template.leaves.items()
     }
-    template.field_ends = None
+    template.split = template.field_ends = None
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -231,7 +236,7 @@ def _add_json(template: LineTemplate, text: str, base: JsonPath, *, nested: bool
         parent = stack[-1] if stack else base
         first = token[0]
         if first == '"' and stack and parent is not None and key is None:
-            key = json.loads(token)
+            key = json.loads(token) if "\\" in token else token[1:-1]
             _add_constant(template, token, nested=nested)
         elif first in "{[":
             path = parent if parent is None or key is None else (*parent, key)
@@ -345,22 +350,25 @@ def _check_kinds(template: LineTemplate) -> None:
         if kind is None or leaf == TemplateConstant(None):
             continue
         present.add(path[1])
-        is_text = not leaf.number and not (
-            isinstance(leaf, TemplateConstant) and isinstance(leaf.value, bool)
-        )
-        fits = {
-            FieldKind.TEXT: is_text and len(path) == 2,
-            FieldKind.WORD: is_text and len(path) == 2,
-            FieldKind.INT: leaf.number and len(path) == 2,
-            FieldKind.BOOL: isinstance(leaf, TemplateConstant) and not is_text and len(path) == 2,
-            FieldKind.FLAT: len(path) == 3,
-            FieldKind.JSON: len(path) > 2,
-            FieldKind.STATS: leaf.number if is_count_path(path) else len(path) > 2 or is_text,
-        }
-        if not fits[kind]:
+        if not _fits_kind(kind, path, leaf):
             raise TemplateMismatch
     if not present.issuperset(template.fields.required.get(template.action, ())):
         raise TemplateMismatch
+
+
+def _fits_kind(kind: FieldKind, path: JsonPath, leaf: TemplateLeaf) -> bool:
+    """Return whether a scalar at a path in a field has a type that the field may have."""
+    is_bool = isinstance(leaf, TemplateConstant) and isinstance(leaf.value, bool)
+    is_text = not leaf.number and not is_bool
+    if kind is FieldKind.STATS:
+        return leaf.number if is_count_path(path) else len(path) > 2 or is_text
+    if kind is FieldKind.FLAT:
+        return len(path) == 3
+    if kind is FieldKind.JSON:
+        return len(path) > 2
+    if kind is FieldKind.BOOL:
+        return isinstance(leaf, TemplateConstant) and not is_text and len(path) == 2
+    return len(path) == 2 and (leaf.number if kind is FieldKind.INT else is_text)
 
 
 def is_count_path(path: JsonPath) -> bool:
@@ -379,9 +387,16 @@ class TemplateField:
 
 def split_template(template: LineTemplate) -> list[TemplateField]:
     """Split a template at its commas."""
+    if template.split is None:
+        template.split = _split_parts(template.parts)
+    return template.split
+
+
+def _split_parts(parts: Sequence[str | TemplateSlot]) -> list[TemplateField]:
+    """Split the parts of a template at their commas."""
     fields: list[TemplateField] = []
     before, slot, after = "", None, ""
-    for part in template.parts:
+    for part in parts:
         if isinstance(part, TemplateSlot):
             slot = part
             continue

@@ -19,7 +19,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -751,7 +751,9 @@ def _pick_template(
         template = build_template(text.decode(), fields, others, known)
         if template is None or template.action not in fields.fields:
             continue
-        if not common or 2 * sum(which_fit(template, others)) >= len(others):
+        # No further than to the half: a line may have thousands of values.
+        half = (len(others) + 1) // 2
+        if not common or sum(islice(filter(None, which_fit(template, others)), half)) == half:
             known.insert(0, template)
             del known[_KNOWN_TEMPLATES_MAX:]
             return template

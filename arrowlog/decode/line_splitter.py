@@ -107,24 +107,44 @@ class SplitLines:
 
 def count_line_feeds(data: bytes | memoryview) -> int:
     """Return the number of line feeds."""
+    return _count(data, np.equal, _LINE_FEED)
+
+
+def count_control_characters(data: bytes | memoryview) -> int:
+    """Return the number of control characters, line feeds included."""
+    return _count(data, np.less, _FIRST_PRINTABLE)
+
+
+def _count(data: bytes | memoryview, compare: np.ufunc, other: int) -> int:
+    """Return how many bytes compare as true with another one."""
     octets = np.frombuffer(data, np.uint8)
     found = np.empty(min(len(octets), _SEARCHED_BYTES), np.bool_)
     count = 0
     for start in range(0, len(octets), _SEARCHED_BYTES):
         part = octets[start : start + _SEARCHED_BYTES]
-        is_feed = np.equal(part, _LINE_FEED, out=found[: len(part)])
-        count += int(np.count_nonzero(is_feed))
+        count += int(np.count_nonzero(compare(part, other, out=found[: len(part)])))
     return count
 
 
 def find_line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
     """Return the positions of all line feeds."""
+    return find_octets(data, _LINE_FEED)
+
+
+def find_octets(
+    data: bytes | memoryview, wanted: int, following: int | None = None
+) -> NDArray[np.int64]:
+    """Return the positions of a byte; if there is a second one, of those it directly follows."""
     octets = np.frombuffer(data, np.uint8)
-    parts = [
-        np.flatnonzero(octets[start : start + _SEARCHED_BYTES] == _LINE_FEED) + start
-        for start in range(0, len(octets), _SEARCHED_BYTES)
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    parts = [np.zeros(0, np.int64)]
+    for start in range(0, len(octets), _SEARCHED_BYTES):
+        found = octets[start : start + _SEARCHED_BYTES] == wanted
+        if following is not None:
+            after = octets[start + 1 : start + 1 + _SEARCHED_BYTES]
+            found = found[: len(after)]
+            found &= after == following
+        parts.append(np.flatnonzero(found) + start)
+    return np.concatenate(parts)
 
 
 def cut_lines(data: bytes | memoryview) -> pa.Array:
@@ -222,14 +242,19 @@ def split_lines(
     if len(data) > _BLOCK_BYTES_MAX:
         raise pa.ArrowInvalid("the block is too large")
     octets = np.frombuffer(data, np.uint8)
-    marks, feeds = _find_marks(octets)
-    rows = None
-    borders = _regular_borders(marks, feeds, layout)
-    if borders is None:
+    marks, rows = _find_marks(octets), None
+    feeds = np.arange(layout.width, len(marks), layout.width)
+    borders = _regular_borders(octets, marks, feeds, layout)
+    # The constant texts have all commas of a line, so that they also tell that its line feed is the
+    # only one. If they differ, the line feeds have to be looked for.
+    if borders is None or not _has_constants(data, borders, layout, pool):
+        feeds = np.flatnonzero(octets[marks[1:]] == _LINE_FEED) + 1
+        was_regular = borders is not None
         borders, rows = _irregular_borders(marks, feeds, layout)
-    if not _has_constants(data, borders, layout, pool):
-        passed = _find_matching(octets, borders, layout)
-        borders, rows = borders[passed], _chosen(rows, passed)
+        known_to_differ = was_regular and len(rows) == len(feeds)
+        if known_to_differ or not _has_constants(data, borders, layout, pool):
+            passed = _find_matching(octets, borders, layout)
+            borders, rows = borders[passed], rows[passed]
     values = [_take(data, borders, layout, group, pool) for group in groups]
     bad = _lines_with_odd_values(values, len(borders))
     if bad is not None:
@@ -244,11 +269,10 @@ def _chosen(rows: NDArray[np.int64] | None, passed: NDArray[np.bool_]) -> NDArra
     return np.flatnonzero(passed) if rows is None else rows[passed]
 
 
-def _find_marks(octets: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the positions of all commas and line feeds, after a leading -1, and which are feeds.
+def _find_marks(octets: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Return the positions of all commas and line feeds, after a leading -1.
 
-    The positions are preceded by -1, as if the block followed a line feed. The second array has the
-    indexes of the line feeds in the first.
+    It stands for a line feed before the block.
     """
     marks = np.empty(max(len(octets) // _MARKED_BYTES_MIN, 1) + _SEARCHED_BYTES + 1, np.int32)
     marks[0], count = -1, 1
@@ -265,20 +289,24 @@ def _find_marks(octets: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[n
             marks = np.concatenate([marks[:count], np.empty(stop + len(octets) - start, np.int32)])
         np.add(found, start, out=marks[count:stop], casting="same_kind")
         count = stop
-    marks = marks[:count]
-    return marks, np.flatnonzero(octets[marks[1:]] == _LINE_FEED) + 1
+    return marks[:count]
 
 
 def _regular_borders(
-    marks: NDArray[np.int32], feeds: NDArray[np.int64], layout: LineLayout
+    octets: NDArray[np.uint8],
+    marks: NDArray[np.int32],
+    feeds: NDArray[np.int64],
+    layout: LineLayout,
 ) -> NDArray[np.int32] | None:
-    """Return the borders of all lines; None if some line has more or fewer commas."""
-    count, width = len(feeds), layout.width
-    if len(marks) != count * width + 1 or (feeds[0] if count else width) != width:
+    """Return the borders of lines that end with these marks; None if one is not a line feed.
+
+    Whether the marks between them are commas is left to the comparison with the constant texts.
+    """
+    if len(marks) != len(feeds) * layout.width + 1:
         return None
-    if not bool((feeds[1:] - feeds[:-1] == width).all()):
+    if not bool((octets[marks[feeds]] == _LINE_FEED).all()):
         return None
-    borders = np.empty((count, len(layout.anchors)), np.int32)
+    borders = np.empty((len(feeds), len(layout.anchors)), np.int32)
     _write_borders(marks, layout, borders)
     return borders
 

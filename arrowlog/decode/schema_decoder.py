@@ -24,24 +24,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from arrowlog.arrays import (
-    bytes_to_series,
     concat_bytes,
     data_span,
+    from_numpy,
     make_array,
+    make_scalar,
     repeat_bool,
+    to_numpy,
 )
-from arrowlog.decode.line_splitter import cut_lines
+from arrowlog.decode.line_splitter import (
+    count_control_characters,
+    cut_lines,
+    find_octets,
+)
 from arrowlog.decode.row_decoder import JSON_ERRORS, parse_counts
 from arrowlog.fork_safety import pl
 from arrowlog.formats import STATS_COUNTS, STATS_MAPS, FieldKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from arrowlog.formats import ActionFields
 
@@ -79,6 +88,8 @@ _DOUBLE = pa.float64()
 _SCALARS = (str, int, float, bool, type(None))
 _LEAF_TYPES: dict[Any, pa.DataType] = {str: pa.string(), bool: pa.bool_(), None: pa.null()}
 _EMPTY, _LINE_FEED = make_array([b"", b"\n"], pa.binary())
+_ONE = make_scalar(1, pa.int32())
+_COLON = ord(":")
 
 
 class _RejectedError(Exception):
@@ -152,12 +163,12 @@ def _readable_lines(lines: pa.Array) -> pa.Array | None:
     Arrow's reader rejects control characters in strings. That a line is one object rests on it, so
     it is checked here. Returns None if the lines are not UTF-8: the row decoder reports where.
     """
-    octets = bytes_to_series(concat_bytes(lines))
+    data = concat_bytes(lines)
     readable = pc.ends_with(lines, b"}\n")
-    if (octets < 32).sum() != len(lines):
+    if count_control_characters(data) != len(lines):
         control = pc.match_substring_regex(lines, _CONTROL_CHARACTERS.encode())
         readable = pc.and_(readable, pc.invert(control))
-    if (octets > 127).any():
+    if len(data) and np.frombuffer(data, np.uint8).max() > 127:
         try:
             pc.cast(lines, pa.string())
         except pa.ArrowInvalid:
@@ -457,12 +468,15 @@ def _field_type(kind: FieldKind | None, shape: Shape) -> pa.DataType:
 
 def _find_json(
     name: str, column: pa.ChunkedArray, texts: pa.Array
-) -> tuple[pa.ChunkedArray, pa.Array]:
+) -> tuple[pa.ChunkedArray, pa.Array | None]:
     """Return the text of a flat object or array in each line, and for which lines it is certain.
 
-    The text ends with the first closing bracket, unless that is in a string. It is not, if there
-    are an even number of quotation marks before it and no backslash.
+    None means that it is for all. The text ends with the first closing bracket, unless that is in a
+    string. It is not, if there are an even number of quotation marks before it and no backslash.
     """
+    plain = _find_plain_json(name, column, texts)
+    if plain is not None:
+        return pa.chunked_array([plain]), None
     content = r"\{[^}\\]*\}" if pa.types.is_struct(column.type) else r"\[[^\]\\]*\]"
     lines = pl.Series(pl.from_arrow(texts.view(pa.string())))
     found = lines.str.extract(f'"{re.escape(name)}": *({content})', 1)
@@ -470,6 +484,50 @@ def _find_json(
     json_texts = found.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
     as_read = pc.equal(pc.is_valid(json_texts), pc.is_valid(column).combine_chunks())
     return pa.chunked_array([json_texts]), pc.and_(as_read, even)
+
+
+def _find_plain_json(name: str, column: pa.ChunkedArray, texts: pa.Array) -> pa.Array | None:
+    """Do what `_find_json` does if nothing is in the way, such as a space or an escape; else None.
+
+    This takes neither a pattern nor polars.
+    """
+    opening, closing = b"{}" if pa.types.is_struct(column.type) else b"[]"
+    data = concat_bytes(texts)
+    octets = np.frombuffer(data, np.uint8)
+    starts = find_octets(data, _COLON, opening) + 1
+    before = f'"{name}":'.encode()
+    starts = starts[starts >= len(before)]
+    for distance, octet in enumerate(reversed(before), 1):
+        starts = starts[octets[starts - distance] == octet]
+    # There is one in each of the lines in which the field was read, and in no other line.
+    borders = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
+    line_stops = borders[1:] - borders[0]
+    is_there = to_numpy(pc.is_valid(column))
+    rows = np.flatnonzero(is_there)
+    if not np.array_equal(np.searchsorted(line_stops, starts, "right"), rows):
+        return None
+    # It ends with the first closing bracket of its line.
+    rests = _take_pieces(data, starts, line_stops[rows])
+    lengths = to_numpy(pc.find_substring(rests, bytes([closing]))) + 1
+    if not bool(lengths.all()):
+        return None
+    found = _take_pieces(data, starts, starts + lengths).view(pa.string())
+    odd = pc.bit_wise_and(pc.count_substring(found, '"'), _ONE)
+    if pc.any(pc.equal(odd, _ONE)).as_py() or b"\\" in bytes(concat_bytes(found)):
+        return None
+    if len(rows) == len(texts):
+        return found
+    valid = from_numpy(is_there).buffers()[1]
+    places = pa.py_buffer(np.cumsum(is_there) - 1)
+    return found.take(pa.Array.from_buffers(pa.int64(), len(texts), [valid, places]))
+
+
+def _take_pieces(data: memoryview, starts: NDArray[Any], stops: NDArray[Any]) -> pa.Array:
+    """Return pieces of a buffer, in ascending order, as an array of type binary."""
+    borders = np.stack([starts, stops], axis=1).astype(np.int32)
+    buffers = [None, pa.py_buffer(borders), pa.py_buffer(data)]
+    texts = pa.Array.from_buffers(pa.binary(), max(2 * len(borders) - 1, 0), buffers)
+    return texts.take(from_numpy(np.arange(0, 2 * len(borders), 2)))
 
 
 def _split_stats(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ from arrowlog.formats import (
 from arrowlog.formats.delta import deletion_vector_ids
 from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.snapshot.typed_values import (
+    cast_integers,
     cast_text,
     dates_to_midnights,
     has_bounds,
@@ -76,6 +78,8 @@ _LIST = pa.list_(pa.string())
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _OPENING_BRACE, _CLOSING_BRACE = b'"\\,:{}'
 _FIRST_PRINTABLE = 32
 _TEXT_MAP = msgspec.json.Decoder(dict[str, str | None])
+# Integers of columns with fewer rows are cast together, about so many values at a time.
+_TOGETHER_ROWS_MAX, _TOGETHER_VALUES = 1 << 12, 1 << 18
 # Below this many rows, starting threads costs more than computing the columns one by one.
 _THREADED_ROWS_MIN = 20_000
 
@@ -134,9 +138,14 @@ def _build(
     columns["data_change"] = lambda: view.flag("dataChange", absent=True)
     columns["num_records"] = view.live_records
     bounded = [f for f in schema if has_bounds(f.type) and f.name not in partition_columns]
-    for prefix, source in (("min", "minValues"), ("max", "maxValues")):
-        for item in bounded:
-            columns[f"{prefix}.{item.name}"] = view.bound(source, item.name, item.type)
+    bounds = {
+        f"{prefix}.{item.name}": (source, item)
+        for prefix, source in (("min", "minValues"), ("max", "maxValues"))
+        for item in bounded
+    }
+    if names is not None:
+        bounds = {name: bound for name, bound in bounds.items() if name in names}
+    columns |= view.bounds(bounds)
     for item in bounded:
         columns[f"null_count.{item.name}"] = view.count("nullCount", item.name)
     for leaf in view.leaves:
@@ -371,6 +380,10 @@ def _compute(columns: dict[str, LazyColumn], rows: int) -> dict[str, pa.ChunkedA
         return {name: future.result() for name, future in futures.items()}
 
 
+def _item(columns: Callable[[], Sequence[pa.ChunkedArray]], index: int) -> pa.ChunkedArray:
+    return columns()[index]
+
+
 def _type(schema: pa.Schema, name: str) -> pa.DataType:
     """Return the type of a column or struct field; text if the schema lacks it."""
     return stats_type(schema, name)
@@ -504,10 +517,38 @@ class _AddView:
             hive_is_null=self.format.hive_partition_is_null,
         )
 
-    def bound(self, source: str, name: str, kind: pa.DataType) -> LazyColumn:
-        """Return a bound; the maps `minValues` and `maxValues` win over `stats`."""
+    def bounds(self, wanted: Mapping[str, tuple[str, pa.Field]]) -> dict[str, LazyColumn]:
+        """Return bounds by the name of their column, as `bound` does for one.
+
+        If there are few files, many integers are cast together.
+        """
+        found: dict[str, LazyColumn] = {}
+        integers: dict[pa.DataType, dict[str, pa.ChunkedArray]] = {}
+        few = 0 < self.num_rows <= _TOGETHER_ROWS_MAX
+        for name, (source, item) in wanted.items():
+            text = None
+            if few and pa.types.is_integer(item.type):
+                text = self._bound_text(source, item.name)
+            if text is None or text.type != pa.string():
+                found[name] = self.bound(source, item.name, item.type)
+            else:
+                integers.setdefault(item.type, {})[name] = text
+        for kind, texts in integers.items():
+            names, step = list(texts), _TOGETHER_VALUES // self.num_rows
+            for start in range(0, len(names), step):
+                group = names[start : start + step]
+                numbers = cache(partial(cast_integers, [texts[name] for name in group], kind))
+                found |= {name: partial(_item, numbers, i) for i, name in enumerate(group)}
+        return {name: found[name] for name in wanted}
+
+    def _bound_text(self, source: str, name: str) -> pa.ChunkedArray | None:
+        """Return a bound as text; the maps `minValues` and `maxValues` win over `stats`."""
         key = physical_name(self.schema, name)
-        text = self._coalesce(f"{source}.{key}", f"stats.{source}.{key}")
+        return self._coalesce(f"{source}.{key}", f"stats.{source}.{key}")
+
+    def bound(self, source: str, name: str, kind: pa.DataType) -> LazyColumn:
+        """Return a bound."""
+        text = self._bound_text(source, name)
         if text is None:
             return lambda: self._all_null(kind)
         return lambda: cast_text(self._dated(text, kind), kind, upper=source == "maxValues")
@@ -572,6 +613,9 @@ class _StoredView(_AddView):
     ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         unreadable = self.flag(f"unreadable.{name}", absent=False)
         return self._stored(f"partition.{name}", kind), unreadable
+
+    def _bound_text(self, source: str, name: str) -> None:
+        """Bounds are stored typed."""
 
     def bound(self, source: str, name: str, kind: pa.DataType) -> LazyColumn:
         side = "max" if source == "maxValues" else "min"

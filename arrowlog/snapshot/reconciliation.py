@@ -14,15 +14,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, concat_bytes, make_array, to_numpy
+from arrowlog.arrays import FALSE, concat_bytes, from_numpy, make_array, to_numpy
 from arrowlog.decode import contains_octets
 from arrowlog.fork_safety import pl, polars_is_stranded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
 # Below this many keys, starting polars' thread pool costs more than the join (decision 14).
 POLARS_MIN_KEYS = 20_000
+# The bytes of a key that are hashed, from its end: file names mostly have a random UUID there,
+# before an extension that they share. They are four words, with an odd factor for each.
+_HASHED_START, _HASHED_STOP = -40, -8
+_HASHED_BYTES = _HASHED_STOP - _HASHED_START
+_HASH_FACTORS = np.array(
+    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64
+)
+# Flags per removed key in the table that tells which adds may be removed, and at most: one in so
+# many adds is looked up in vain.
+_FLAGS_PER_KEY, _FLAG_BITS_MAX = 16, 24
 # Absolute, with a `..` segment, with a URL scheme, or empty.
 _LEADS_OUT = r"^/|(^|/)\.\.(/|$)|^[A-Za-z][A-Za-z0-9+.-]*:/|^$"
 
@@ -90,18 +102,19 @@ def reconcile_keys(
     keys = adds["key"]
     if not len(keys) and not len(old_keys):
         return None, None  # there may be many removes: they need not be looked at
-    few = removes.num_rows == 0 and len(keys) <= POLARS_MIN_KEYS
-    if few and pc.count_distinct(keys, mode="all").as_py() == len(keys):
+    if not removes.num_rows and _are_distinct(keys):
         if not len(keys) or not len(old_keys):
             return None, None
         touched = pc.is_in(old_keys, value_set=keys.combine_chunks())
         return (pc.invert(touched) if pc.any(touched).as_py() else None), None
-    if polars_is_stranded():
-        return reconcile_without_polars(old_keys, adds, removes)
-    if removes.num_rows and not keys.null_count and not removes["key"].null_count:
-        found = _reconcile_distinct(old_keys, adds, removes)
+    nulls = keys.null_count or removes["key"].null_count
+    hash_functions = [_tail_hashes] if polars_is_stranded() else [_tail_hashes, _polars_hashes]
+    for hashes in hash_functions if removes.num_rows and not nulls else ():
+        found = _reconcile_distinct(old_keys, adds, removes, hashes)
         if found is not None:
             return found
+    if polars_is_stranded():
+        return reconcile_without_polars(old_keys, adds, removes)
     kept, live = reconcile(to_series(old_keys), _keys_and_seqs(adds), _keys_and_seqs(removes))
     return (
         None if kept is None else kept.to_arrow(),
@@ -109,20 +122,73 @@ def reconcile_keys(
     )
 
 
+def _are_distinct(keys: pa.ChunkedArray) -> bool:
+    """Return whether all keys are known to differ; many are not compared beyond their hashes."""
+    hashes = _tail_hashes(keys)
+    if hashes is not None and not _repeats(hashes):
+        return True
+    few = len(keys) <= POLARS_MIN_KEYS
+    return few and pc.count_distinct(keys, mode="all").as_py() == len(keys)
+
+
+def _tail_hashes(keys: pa.ChunkedArray) -> NDArray[np.uint64] | None:
+    """Return a hash of the end of each key; None if a key is too short or null.
+
+    It needs neither polars, whose import takes longer than replaying most logs, nor a copy of the
+    keys. Keys of different hashes differ.
+    """
+    hashes = [np.zeros(0, np.uint64)]
+    for chunk in keys.chunks:
+        if chunk.type != pa.string():
+            return None
+        tails = pc.binary_slice(chunk.view(pa.binary()), _HASHED_START, _HASHED_STOP)
+        text = concat_bytes(tails)
+        if len(text) < len(chunk) * _HASHED_BYTES:  # none is longer: some are shorter
+            return None
+        hashes.append(np.frombuffer(text, np.uint64).reshape(-1, 4) @ _HASH_FACTORS)
+    return np.concatenate(hashes)
+
+
+def _polars_hashes(keys: pa.ChunkedArray) -> NDArray[np.uint64] | None:
+    """Return a hash of each whole key."""
+    hashes: NDArray[np.uint64] = to_series(keys).hash().to_numpy()
+    return hashes
+
+
+def _repeats(hashes: NDArray[np.uint64]) -> bool:
+    """Return whether a hash is there twice."""
+    ordered = np.sort(hashes)
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
+def _may_be_among(hashes: NDArray[np.uint64], others: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which hashes may be among others; those of which it returns false are not."""
+    bits = min((_FLAGS_PER_KEY * len(others)).bit_length(), _FLAG_BITS_MAX)
+    shift = np.uint64(64 - bits)
+    flags = np.zeros(1 << bits, np.bool_)
+    flags[others >> shift] = True
+    found: NDArray[np.bool_] = flags[hashes >> shift]
+    return found
+
+
 def _reconcile_distinct(
-    old_keys: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
+    old_keys: pa.ChunkedArray,
+    adds: pa.Table,
+    removes: pa.Table,
+    hash_keys: Callable[[pa.ChunkedArray], NDArray[np.uint64] | None],
 ) -> tuple[pa.ChunkedArray | None, pa.Array | None] | None:
     """Do what `reconcile` does if every file is added and removed at most once; else None.
 
     An add is live unless the remove of its file, if there is one, comes later. Hashes tell which
     adds may have a remove; a collision of hashes only costs time.
     """
-    added_hashes = to_series(adds["key"]).hash()
-    removed_hashes = to_series(removes["key"]).hash()
-    if added_hashes.n_unique() < adds.num_rows or removed_hashes.n_unique() < removes.num_rows:
+    added, removed = hash_keys(adds["key"]), hash_keys(removes["key"])
+    if added is None or removed is None or _repeats(added) or _repeats(removed):
         return None
-    may_be_removed = added_hashes.is_in(removed_hashes.implode())
-    dead = _removed_again(adds, removes, may_be_removed.to_arrow()) if may_be_removed.any() else ()
+    may_be_removed = _may_be_among(added, removed)
+    dead = np.zeros(0, np.intp)
+    if may_be_removed.any():
+        dead = _removed_again(adds, removes, may_be_removed)
     kept = None
     if len(old_keys):
         was_added = pc.is_in(old_keys, value_set=adds["key"].combine_chunks())
@@ -134,21 +200,23 @@ def _reconcile_distinct(
     )
 
 
-def _removed_again(adds: pa.Table, removes: pa.Table, candidates: pa.Array) -> pa.Array:
+def _removed_again(
+    adds: pa.Table, removes: pa.Table, candidates: NDArray[np.bool_]
+) -> NDArray[np.intp]:
     """Return the rows of adds, among some candidates, whose file a later remove is about."""
-    again = adds.select(["key", "seq"]).filter(candidates)
+    again = adds.select(["key", "seq"]).filter(from_numpy(candidates))
     removed = removes["key"].combine_chunks()
     removed_at = removes["seq"].take(pc.index_in(again["key"], value_set=removed))
     is_dead = pc.fill_null(pc.greater_equal(removed_at, again["seq"]), FALSE)
-    return pc.indices_nonzero(candidates).filter(is_dead.combine_chunks())
+    dead: NDArray[np.intp] = np.flatnonzero(candidates)[to_numpy(is_dead)]
+    return dead
 
 
-def _mask_without(rows: pa.Array, count: int) -> pa.Array:
+def _mask_without(rows: NDArray[np.intp], count: int) -> pa.Array:
     """Return a mask of `count` rows in which all but some are true."""
     flags = np.ones(count, np.bool_)
-    flags[to_numpy(rows)] = False
-    bits = pa.py_buffer(np.packbits(flags, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), count, [None, bits])
+    flags[rows] = False
+    return from_numpy(flags)
 
 
 def _keys_and_seqs(table: pa.Table) -> pl.DataFrame:

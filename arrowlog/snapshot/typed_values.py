@@ -36,6 +36,8 @@ from arrowlog.decode import concat_column_bytes
 from arrowlog.fork_safety import pl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from arrowlog.snapshot.file_table import FileStats
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -93,6 +95,23 @@ def cast_text(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool = False) 
     if pa.types.is_boolean(kind):
         return _booleans(text)
     return _numbers(text, kind, _DECIMAL if pa.types.is_decimal(kind) else _INTEGER)
+
+
+def cast_integers(texts: Sequence[pa.ChunkedArray], kind: pa.DataType) -> list[pa.ChunkedArray]:
+    """Cast columns of equal length to an integer type as `cast_text` does, with one call for all.
+
+    In hundreds of columns of few rows, calls take most of the time. If a text is not plainly an
+    integer, each column is cast by itself.
+    """
+    count = len(texts[0])
+    together = pa.chunked_array([pa.concat_arrays([c for text in texts for c in text.chunks])])
+    if not _has_letters(together):
+        try:
+            numbers = pc.cast(together, kind)
+            return [numbers.slice(start, count) for start in range(0, len(numbers), count)]
+        except pa.ArrowInvalid:
+            pass
+    return [cast_text(text, kind) for text in texts]
 
 
 def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.ChunkedArray:

@@ -6,6 +6,7 @@ same error for the same line.
 
 import json
 import random
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -95,7 +96,7 @@ def damage(rng: random.Random, lines: list[bytes]) -> list[bytes]:
     return lines
 
 
-def outcome(data: bytes, *, columnar: bool) -> object:
+def outcome(data: bytes, *, columnar: bool, keys: Sequence[str] = KEYS) -> object:
     window = LineBuffer(LIMIT)
     window.append("file", 3, data)
     try:
@@ -104,7 +105,7 @@ def outcome(data: bytes, *, columnar: bool) -> object:
         return ("LogCorrupt", error.file, error.what if columnar is None else None)
     tables = {name: actions.table(name) for name in actions.tables}
     if tables["add"].num_rows:
-        tables["add"] = flatten_map_columns(tables["add"], KEYS)
+        tables["add"] = flatten_map_columns(tables["add"], keys)
     return {name: rows(table) for name, table in tables.items()}
 
 
@@ -128,6 +129,65 @@ def test_both_decoders_agree_on_damaged_lines(batch):
         data = b"".join(damage(rng, regular(rng)))
         if data.strip():
             assert outcome(data, columnar=True) == outcome(data, columnar=False), seed
+
+
+WIDE_KEYS = [f"c{number}" for number in range(40)] + ['quo"ted', "back\\slash", "é", "a.b", ""]
+# As they are in the log, which may have them of any form that JSON allows.
+WIDE_BOUNDS = [b"0", b"-0", b"1", b"1e5", b"-1.50E-07", b"0.0", b"9223372036854775807", b"true"]
+WIDE_BOUNDS += [b"-9223372036854775808", b"9223372036854775808", b'\\"1\\"', b'\\"x\\"', b"null"]
+WIDE_BOUNDS += [
+    b'{\\"in\\":1}',
+    b"[1,2]",
+    b'\\"\\\\u0031\\"',
+    b'{\\"in\\":{\\"deep\\":-0}}',
+    b"007",
+]
+
+
+def wide(rng: random.Random) -> list[bytes]:
+    """Lines with statistics of many columns; a few have a value or a key of an unusual form."""
+    keys = rng.sample(WIDE_KEYS, rng.randint(20, len(WIDE_KEYS)))
+    if rng.random() < 0.5:
+        keys = [key for key in keys if key.startswith("c")]
+    texts = [json.dumps(json.dumps(key)).encode()[1:-1] for key in keys]
+    unusual = {rng.randrange(len(keys)): rng.choice(WIDE_BOUNDS) for _ in range(rng.choice([0, 2]))}
+    odd_count = rng.choice(WIDE_BOUNDS) if rng.random() < 0.3 else None
+    start = b'{"add":{"path":"part-%d","size":%d,"modificationTime":1,"dataChange":true,"stats":"'
+    lines = []
+    for i in range(60):
+        values = [unusual.get(column, b"%d" % (i * column)) for column in range(len(keys))]
+        if rng.random() < 0.05:
+            values[rng.randrange(len(keys))] = rng.choice(WIDE_BOUNDS)
+        members = [b":".join(pair) for pair in zip(texts, values, strict=True)]
+        if rng.random() < 0.02:
+            members.append(rng.choice(members))  # a key twice
+        counts = [b"%s:%d" % (text, rng.choice([0, 0, 0, 3])) for text in texts]
+        if odd_count is not None:
+            counts[0] = b":".join((texts[0], odd_count))
+        stats = b'{\\"numRecords\\":%d,\\"minValues\\":{%s},\\"nullCount\\":{%s}}' % (
+            i,
+            b",".join(members),
+            b",".join(counts),
+        )
+        lines.append(start % (i, i) + stats + b'"}}\n')
+    return lines
+
+
+@pytest.mark.promise("snapshot.decoders_agree")
+def test_both_decoders_agree_on_wide_lines():
+    num_columnar = num_rows = 0
+    for seed in range(cases(200)):
+        print("seed", seed)
+        rng = random.Random(seed)
+        data = b"".join(damage(rng, wide(rng)))
+        found = outcome(data, columnar=True, keys=WIDE_KEYS)
+        assert found == outcome(data, columnar=False, keys=WIDE_KEYS), seed
+        window = LineBuffer(LIMIT)
+        window.append("file", 3, b"".join(wide(rng)))
+        adds = decode_buffer(window).table("add")
+        num_columnar += adds["raw"].null_count if "raw" in adds.column_names else adds.num_rows
+        num_rows += adds.num_rows
+    assert num_rows // 4 < num_columnar < num_rows  # both decoders have taken part
 
 
 def test_undamaged_lines_are_decoded_columnar():

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from support.case_count import cases, first_seed
 
+from arrowlog import testing
 from arrowlog.decode import (
     LineBuffer,
     decode_buffer,
@@ -474,3 +475,49 @@ def test_what_one_file_taught_does_not_mislead_the_next():
                 column = found[name].to_pylist() if name in found.column_names else [None] * 500
                 assert column == wanted[name].to_pylist(), (version, name)
     assert window.learned
+
+
+ONE_TAG = pa.chunked_array([pa.array([None, {"a": "1"}], pa.struct([("a", pa.string())]))])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b"{}", b'"tags": {"a":"1"}'),  # a space
+        (b'{"tags":{"a":"1"}}', b'"tags": {"a":"1"}'),  # in another line than the field
+        (b'{"tags":{"a":"1"}}', b'"tags":{"a":"1"}'),  # in one more line
+        (b"{}", b'"x":{"tags":{}},"tags":{"a":"1"}'),  # twice in a line
+        (b"{}", b'"tags":{"a":"}"}'),  # ends within a string
+        (b"{}", b'"tags":{"a":"\\""}'),
+    ],
+)
+def test_text_of_a_field_is_found_without_a_pattern_only_if_it_is_certain(first, second):
+    lines = [b'{"add":{"x":%s}}\n' % first, b'{"add":{%s}}\n' % second]
+    plain = [lines[0].replace(b"tags", b"toga"), b'{"add":{"tags":{"a":"1"},"x":{}}}\n']
+    texts = pa.array([b"before\n", *lines], pa.binary())[1:]
+    assert schema_decoder._find_plain_json("tags", ONE_TAG, texts) is None
+    texts = pa.array([b"before\n", *plain], pa.binary())[1:]
+    found = schema_decoder._find_plain_json("tags", ONE_TAG, texts)
+    assert found.to_pylist() == [None, '{"a":"1"}']
+
+
+def test_array_that_its_line_does_not_close_is_not_found():
+    column = pa.chunked_array([pa.array([["a"], ["b"]])])
+    texts = pa.array([b'{"add":{"l":["a"}}\n', b'{"add":{"l":["b"]}}\n'], pa.binary())
+    assert schema_decoder._find_plain_json("l", column, texts) is None
+    assert schema_decoder._find_plain_json("l", column[1:], texts[1:]).to_pylist() == ['["b"]']
+
+
+def test_irregular_log_is_read_without_polars(monkeypatch):
+    rng, actions = random.Random(1), []
+    for number in range(900):
+        tags = {"tags": {"run": str(number)}} if number % 2 else {}
+        add = testing.add(f"part-{number}", {"day": "1"}, **tags)["add"]
+        actions.append({"add": dict(rng.sample(list(add.items()), len(add)))})
+    data = testing.lines(actions)
+    expected = outcome(data, columnar=False)
+    monkeypatch.setattr(schema_decoder, "pl", None)
+    assert outcome(data, columnar=True) == expected
+    window = LineBuffer(1 << 20)
+    window.append("1.json", 1, data)
+    assert "raw" not in decode_buffer(window).table("add").column_names

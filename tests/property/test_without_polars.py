@@ -1,9 +1,11 @@
 """The implementations for forked children, without polars, give the same results as with it."""
 
+import uuid
 from decimal import Decimal
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.case_count import cases
@@ -15,12 +17,19 @@ from arrowlog.snapshot.snapshot import first_files
 from arrowlog.transaction.data_writer import _rows_by_key
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "é", ""])  # a file always has one
+# Long enough to be hashed by their ends; some have the same end, or differ after what is hashed.
+LONG_KEYS = st.sampled_from(
+    [f"part={day}/{'é' * 16}-{name}.parquet" for day in "12" for name in "abcd"]
+    + [f"{'x' * 40}-{name}" for name in "abcd"]
+)
 
 
 @st.composite
 def histories(draw):
-    live = draw(st.lists(KEYS, unique=True, max_size=5))
-    keys = draw(st.lists(st.tuples(KEYS, st.booleans()), max_size=12))
+    names = draw(st.sampled_from([KEYS, LONG_KEYS, LONG_KEYS, KEYS | LONG_KEYS]))
+    live = draw(st.lists(names, unique=True, max_size=5))
+    once = draw(st.booleans())  # every file is added once and removed once at most
+    keys = draw(st.lists(st.tuples(names, st.booleans()), max_size=12, unique=once))
     order = draw(st.permutations(range(len(keys))))
     tables = []
     for wanted in (True, False):
@@ -51,6 +60,34 @@ def test_reconciliation_without_polars(given_):
     chosen = reconciliation.reconcile_keys(live, adds, removes)
     for one, other, count in zip(chosen, without, (len(live), adds.num_rows), strict=True):
         assert mask(one, count) == mask(other, count)
+
+
+def keys_and_seqs(names, first_seq, chunk_rows=1000):
+    parts = [names[i : i + chunk_rows] for i in range(0, len(names), chunk_rows)]
+    keys = pa.chunked_array([pa.array(part) for part in parts], pa.string())
+    return pa.table({"key": keys, "seq": pa.array(range(first_seq, first_seq + len(names)))})
+
+
+def test_many_files_with_unique_names_are_reconciled_without_polars(monkeypatch):
+    """In a table of this size, polars was needed to compare keys."""
+    count = reconciliation.POLARS_MIN_KEYS + 1
+    names = [f"day=1/part-{i:05}-{uuid.UUID(int=i * 7919 << 60)}.parquet" for i in range(count)]
+    adds = keys_and_seqs(names, 0)
+    removes = keys_and_seqs([names[7], "gone" * 20, names[-1]], count)
+    removes = pa.concat_tables([removes, keys_and_seqs(["x" * 50], -5)])
+    expected = [
+        reconciliation.reconcile_without_polars(names_, adds, removes)
+        for names_ in (adds["key"][:0], adds["key"][:9])
+    ]
+    monkeypatch.setattr(reconciliation, "pl", None)
+    assert reconciliation.reconcile_keys(adds["key"][:0], adds, removes[:0]) == (None, None)
+    kept, live = reconciliation.reconcile_keys(adds["key"][:0], adds, removes)
+    assert kept is None
+    assert live.to_pylist() == expected[0][1].to_pylist()
+    assert pc.indices_nonzero(pc.invert(live)).to_pylist() == [7, count - 1]
+    kept, live = reconciliation.reconcile_keys(adds["key"][:9], adds, removes)
+    assert kept.to_pylist() == expected[1][0].to_pylist() == [False] * 9
+    assert live.to_pylist() == expected[1][1].to_pylist()
 
 
 @settings(max_examples=cases(200))

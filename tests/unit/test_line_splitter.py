@@ -12,9 +12,11 @@ from arrowlog.decode.line_splitter import (
     LineLayout,
     adjacent_rows,
     contains_octets,
+    count_control_characters,
     count_line_feeds,
     cut_lines,
     find_line_feeds,
+    find_octets,
     split_blocks,
     split_lines,
     take_lines,
@@ -71,6 +73,17 @@ def test_only_the_irregular_line_is_left_out(odd, place):
     assert cut(lines) == ([["1", "2"], ["x", "y y"]], rows)
 
 
+@pytest.mark.parametrize("odd", [[b"a=1", b"const,bb=x!"], [b"a=1,const", b"bb=x!"]])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_line_feed_in_place_of_a_comma_ends_a_line(odd, place):
+    """The block has as many commas and line feeds as one without it, and every third is a feed."""
+    lines = [b"a=1,const,bb=x!", b"a=2,const,bb=y!"]
+    lines[place:place] = odd
+    rows = [row for row in range(4) if row not in (place, place + 1)]
+    assert cut(lines) == ([["1", "2"], ["x", "y"]], rows)
+    assert cut(odd) == ([[], []], [])
+
+
 def test_invalid_utf_8_is_refused():
     assert cut(["a=é,const,bb=x!".encode()]) == ([["é"], ["x"]], None)
     with pytest.raises(pa.ArrowInvalid):
@@ -92,7 +105,7 @@ def test_octet_searches_equal_bytes_searches(monkeypatch):
     monkeypatch.setattr(line_splitter, "_SEARCHED_BYTES", 7)
     rng = random.Random(6)
     for _ in range(300):
-        data = bytes(rng.choices(b".:/\nab", (2, 1, 1, 3, 9, 9), k=rng.randrange(40)))
+        data = bytes(rng.choices(b".:/\n\tab", (2, 1, 1, 3, 1, 9, 9), k=rng.randrange(40)))
         octets = np.frombuffer(data, np.uint8)
         assert count_line_feeds(data) == data.count(b"\n")
         assert find_line_feeds(data).tolist() == [i for i, o in enumerate(data) if o == 10]
@@ -100,6 +113,9 @@ def test_octet_searches_equal_bytes_searches(monkeypatch):
         assert contains_octets(octets, ord(":")) == (b":" in data)
         for needle in (b":/", b".."):
             assert contains_octets(octets, *needle) == (needle in data)
+            places = [i for i in range(len(data)) if data.startswith(needle, i)]
+            assert find_octets(data, *needle).tolist() == places
+        assert count_control_characters(data) == sum(octet < 32 for octet in data)
 
 
 def test_runs_of_adjacent_rows():

@@ -1,5 +1,6 @@
 """The table handle: opening, time travel, refreshing, and reports."""
 
+import json
 import os
 import shutil
 import threading
@@ -15,6 +16,7 @@ import arrowlog
 from arrowlog import storage as store_module
 from arrowlog import testing
 from arrowlog.formats.indextables.format import commit_name
+from arrowlog.snapshot import file_table
 
 
 def append(root, version, name, timestamp=None, **options):
@@ -284,3 +286,28 @@ def test_repr(table):
     assert repr(opened) == f"Table({str(table)!r})"
     opened.snapshot()
     assert repr(opened).endswith("version=1)")
+
+
+def test_integer_bounds_of_few_files_are_those_cast_column_by_column(root, monkeypatch):
+    kinds = [pa.int8(), pa.int64(), pa.string(), pa.int64(), pa.int8(), pa.date32(), pa.int64()]
+    schema = pa.schema([(f"c{number}", kind) for number, kind in enumerate(kinds)])
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
+    odd = {1: "12x", 3: "0x10", 5: "2024-01-01", 6: "9223372036854775807"}
+    for version in range(1, 4):
+        low = {f"c{number}": str(version * number) for number in range(6)}
+        high = {f"c{number}": odd.get(number, str(90 + version)) for number in range(7)}
+        stats = json.dumps({"numRecords": 1, "minValues": {"c6": version}})
+        add = testing.add(f"{version}", minValues=low, maxValues=high, stats=stats)
+        testing.write_commit(root, version, [add])
+    snapshot = arrowlog.Table(root).snapshot()
+    expected = snapshot.files
+    assert expected["max.c6"].to_pylist() == [2**63 - 1] * 3
+    assert expected["max.c3"].to_pylist() == [None] * 3
+    adds, partitions = snapshot.state.adds, snapshot.metadata.partition_columns
+    for rows, values in ((0, 1), (4096, 3), (4096, 6), (4096, 1 << 18)):
+        monkeypatch.setattr(file_table, "_TOGETHER_ROWS_MAX", rows)
+        monkeypatch.setattr(file_table, "_TOGETHER_VALUES", values)
+        assert file_table.files_table(adds, schema, partitions).equals(expected)
+        some = file_table.files_table(adds, schema, partitions, {"max.c6", "min.c1", "path"})
+        assert some.equals(expected.select(some.column_names))
+        assert some.column_names == ["path", "min.c1", "max.c6"]

@@ -7,10 +7,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.case_count import cases
 
 from arrowlog.snapshot.typed_values import (
     HIVE_NULL,
     TRUNCATION_MARK,
+    cast_integers,
     cast_text,
     has_bounds,
     partition_values,
@@ -501,3 +503,31 @@ def test_binary_partition_values_are_bytes():
 
 def test_partition_value_of_a_null_type_column_is_unknown():
     assert partition(pa.null(), None, "a") == ([None, None], [False, True])
+
+
+PLAIN_INTEGERS = ["0", "-0", "7", "-12", "007", "127", "-128"]
+ODD_INTEGERS = [None, "", "128", "+5", "0x10", "0XF", "1e5", "1.0", " 1", "x", "9" * 25]
+ODD_INTEGERS += ["9223372036854775807", "-9223372036854775808", "9223372036854775808"]
+
+
+@st.composite
+def equally_long_columns(draw):
+    """Columns of up to four rows, in chunks that are slices; most have plain integers only."""
+    count = draw(st.integers(1, 4))
+    columns = []
+    for _ in range(draw(st.integers(1, 5))):
+        known = PLAIN_INTEGERS + ODD_INTEGERS * draw(st.booleans())
+        texts = draw(st.lists(st.sampled_from(known), min_size=count, max_size=count))
+        array = pa.array(["beyond", *texts, "0x1"], pa.string())
+        cut = draw(st.integers(0, count))
+        columns.append(pa.chunked_array([array.slice(1, cut), array.slice(1 + cut, count - cut)]))
+    return columns
+
+
+@settings(max_examples=cases(300))
+@given(equally_long_columns(), st.sampled_from([*INTEGERS]))
+def test_integers_cast_together_are_those_cast_column_by_column(columns, kind):
+    found = cast_integers(columns, kind)
+    assert [each.type for each in found] == [kind] * len(columns)
+    expected = [cast_text(each, kind).to_pylist() for each in columns]
+    assert [each.to_pylist() for each in found] == expected
