@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import repeat_bool
+from arrowlog.arrays import repeat_bool, sum_exactly
 from arrowlog.clock import SystemClock
 from arrowlog.config import Config, resolve
 from arrowlog.decode import extract_commit_info, parse_commit_info
@@ -511,7 +511,7 @@ def _commit_info(
     missing: pa.Table,
 ) -> dict[str, Any]:
     """Return the commitInfo of version 1, without id, time and checksum."""
-    size = int(pc.sum(adds["size"]).as_py() or 0) if adds.num_rows else 0
+    size = sum_exactly(adds["size"]) if adds.num_rows else 0
     return {
         "operation": "REPAIR",
         "operationParameters": {

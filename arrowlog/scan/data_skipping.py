@@ -24,6 +24,7 @@ from arrowlog.arrays import (
     number_combinations,
     repeat_bool,
     search_sorted,
+    sum_exactly,
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate import evaluate_condition, may_have_nan, referenced_columns, resolve_column
@@ -476,7 +477,7 @@ def count_matching_rows(snapshot: Snapshot, predicate: Predicate, mask: pa.Array
     if not _all_match(snapshot, predicate, mask):
         return None
     rows = snapshot.columns.num_records().filter(mask)
-    return None if rows.null_count else int(pc.sum(rows).as_py())
+    return None if rows.null_count else sum_exactly(rows)
 
 
 def find_extreme(

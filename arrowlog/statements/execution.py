@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import (
     empty_table,
+    int64_or_none,
     make_array,
     make_int64,
     null_scalar,
@@ -207,7 +208,7 @@ def _describe_state(table: Table, _: Statement) -> pa.Table:
         0 if checkpoint is None else parts if isinstance(parts, int) else 1,
         tombstones,
         tombstones / (snapshot.num_files + tombstones) if tombstones else 0.0,
-        snapshot.size_bytes,
+        int64_or_none(snapshot.size_bytes),
         snapshot.version - (checkpoint or 0) >= config.checkpoint_interval,
         "No checkpoint found" if checkpoint is None else "OK",
     )
@@ -269,7 +270,7 @@ def _drop(table: Table, statement: Statement) -> pa.Table:
         f"Dropped {partitions} partitions with {removed} files in version {done.version};"
         " PURGE INDEXTABLE deletes the files."
     )
-    size = int(metrics["numRemovedBytes"])
+    size = int64_or_none(int(metrics["numRemovedBytes"]))
     return _row(_DROP_COLUMNS, table.uri, "success", partitions, removed, size, message)
 
 
