@@ -25,7 +25,7 @@ from arrowlog.arrays import (
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats.indextables import LAST_CHECKPOINT, LOG_FOLDER, encode_json_column
-from arrowlog.history import TIMESTAMP_MS, cast_to_view_type, missing_commit_is_corrupt
+from arrowlog.history import TIMESTAMP_MS, cast_to_view_type
 from arrowlog.recovery import repair
 from arrowlog.snapshot import (
     ReadOptions,
@@ -33,6 +33,7 @@ from arrowlog.snapshot import (
     json_checkpoint_name,
     list_log,
     load_snapshot,
+    missing_file_error,
     open_trackers,
     read_verified_actions,
 )
@@ -425,10 +426,15 @@ def describe_log(store: Store, config: Config, *, include_all: bool) -> pa.Table
 
     The rows begin with the state of the newest readable checkpoint. With `include_all` they are
     the actions of every commit in the log, and checkpoints are ignored. Raises `LogCorrupt` if a
-    commit is damaged or was deleted since it was listed.
+    file that is needed is damaged or gone.
     """
-    with missing_commit_is_corrupt(store):
-        return _describe(store, config, include_all=include_all)
+    for last_attempt in (False, True):
+        try:
+            return _describe(store, config, include_all=include_all)
+        except FileNotFoundError as error:  # possibly a concurrent cleanup: list again
+            if last_attempt:
+                raise missing_file_error(error) from None
+    raise AssertionError  # the loop either returns or raises
 
 
 def _describe(store: Store, config: Config, *, include_all: bool) -> pa.Table:
