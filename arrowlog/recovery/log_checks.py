@@ -154,8 +154,8 @@ def doctor(
     """Examine a table, even one that cannot be opened. The options are those of `Table.doctor`."""
     config = resolve(options)
     store = open_table_store(uri, storage_options, config)
-    limits = DoctorLimits(
-        max_commits_since_checkpoint, max_small_files, tuple(assert_stats), data_files=data_files
+    limits = DoctorLimits.parse(
+        max_commits_since_checkpoint, max_small_files, assert_stats, data_files=data_files
     )
     other = None if store.list_from(LOG_FOLDER) else find_other_log(store)
     read_options = ReadOptions(config, format=other or INDEXTABLES)

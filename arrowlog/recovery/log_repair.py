@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import repeat_bool, sum_exactly
 from arrowlog.clock import SystemClock
-from arrowlog.config import Config, resolve
+from arrowlog.config import Config, parse_argument, parse_text, resolve
 from arrowlog.decode import extract_commit_info, parse_commit_info
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, redact
 from arrowlog.fork_safety import pl, require_polars
@@ -178,7 +178,8 @@ def repair(
     require_polars("Repair")
     resolve(options)  # a wrong option is a mistake of the caller, so it raises
     session = {} if spark is None else _session_settings(spark)
-    source, target = os.fspath(source_log), os.fspath(target_log)
+    source = _address(source_log, "source_log")
+    target = _address(target_log, "target_log")
     shown, started = (redact(source), redact(target)), time.perf_counter()
     job = _Job(source, target, storage_options or {}, options or {}, session, spark, progress)
     try:
@@ -283,6 +284,12 @@ def _result_row(
     )
     columns = [pa.array([value], item.type) for value, item in zip(values, schema, strict=True)]
     return pa.table(columns, schema=schema)
+
+
+def _address(given: object, name: str) -> str:
+    return parse_argument(
+        parse_text, os.fspath(given) if hasattr(given, "__fspath__") else given, name
+    )
 
 
 def _repair(job: _Job) -> _Outcome:

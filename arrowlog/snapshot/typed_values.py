@@ -298,7 +298,7 @@ def to_log_text(value: object, kind: pa.DataType) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return repr(value)
+        return repr(float(value))  # numpy has subclasses of float
     if isinstance(value, int):
         return str(value)
     if isinstance(value, Decimal):
@@ -327,7 +327,10 @@ def _timestamp_text(value: dt.datetime, kind: pa.DataType) -> str:
         raise ValueError("the column holds dates")
     zoned = pa.types.is_timestamp(kind) and kind.tz is not None
     if value.tzinfo is not None:
-        value = value.astimezone(dt.UTC).replace(tzinfo=None)
+        try:
+            value = value.astimezone(dt.UTC).replace(tzinfo=None)
+        except OverflowError:
+            raise ValueError("it is outside the years 1 to 9999 in UTC") from None
     return value.isoformat(timespec="microseconds") + ("Z" if zoned else "")
 
 
