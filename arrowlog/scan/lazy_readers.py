@@ -262,7 +262,6 @@ class RowDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no 
 
         `options` are those of `pyarrow.dataset.Scanner.from_dataset`.
         """
-        columns = _check_columns(columns, self.schema)
         where = self._combine(filter)
         sample = ds.InMemoryDataset(empty_table(self.schema))
         schema = sample.scanner(columns=columns, filter=where, **options).projected_schema
@@ -375,7 +374,7 @@ def _project(
         yield from ds.InMemoryDataset(batch).scanner(columns=columns, filter=where).to_batches()
 
 
-def _check_columns(columns: Columns, schema: pa.Schema) -> Columns:
+def check_columns(columns: Columns, schema: pa.Schema) -> Columns:
     """Return columns as pyarrow takes them. Raises `InvalidRequest` for one that does not exist."""
     if columns is None or isinstance(columns, Mapping):
         return columns

@@ -19,7 +19,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, SupportsIndex
 
 from arrowlog.clock import SystemClock
-from arrowlog.config import parse_at_least, parse_duration_ms, shorten
+from arrowlog.config import parse_at_least, parse_duration_ms, parse_integer, shorten
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.snapshot.log_segment import earliest_rebuildable_version, states_without_commits
 
@@ -38,7 +38,7 @@ CLOCK_TOLERANCE_MS = 60_000
 _VERIFIED_NEIGHBOURS = 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_MS = 86_400_000
-_MILLIS_MIN = -(1 << 63)
+_MILLIS_MIN, _MILLIS_MAX = -(1 << 63), (1 << 63) - 1
 _DAYS_AGO = {"today": 0, "yesterday": 1}
 _ALLOWED = "Give ISO-8601 text, a datetime, a date, or milliseconds since 1970 as an integer."
 _ALLOWED_PERIODS = (
@@ -73,7 +73,8 @@ def to_epoch_millis(moment: TimestampLike) -> int:
         return _start_of_day(moment) + _DAY_MS - 1
     try:
         if isinstance(moment, SupportsIndex):
-            return parse_at_least(_MILLIS_MIN)(moment)
+            # Beyond 64 bits, a time is as far in the past or the future as any.
+            return min(max(parse_integer(moment), _MILLIS_MIN), _MILLIS_MAX)
         parsed = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
         zoned = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
         return (zoned - _EPOCH) // timedelta(milliseconds=1)
@@ -107,7 +108,7 @@ def to_period(value: PeriodLike, now_ms: int) -> tuple[int, int]:
     try:
         moment = to_epoch_millis(value)
     except InvalidRequest:
-        raise InvalidRequest(f"{value!r} is not a time.", next=_ALLOWED_PERIODS) from None
+        raise InvalidRequest(f"{shorten(value)} is not a time.", next=_ALLOWED_PERIODS) from None
     return moment, moment
 
 
