@@ -313,3 +313,64 @@ def test_arguments_that_are_no_lists_or_maps_are_explained(table):
     ):
         with pytest.raises(InvalidRequest):
             call()
+
+
+TYPES = {
+    "x": pa.float64(),
+    "f": pa.float32(),
+    "b": pa.bool_(),
+    "s": pa.string(),
+    "d": pa.date32(),
+    "t": pa.timestamp("us"),
+    "z": pa.timestamp("us", "UTC"),
+    "n": pa.decimal128(10, 2),
+}
+NUMPY_VALUES = [
+    ("x", np.float64(1.5), 1.5),
+    ("x", np.float32(0.1), 0.10000000149011612),
+    ("f", np.float64(0.5), 0.5),
+    ("b", np.bool_(True), True),
+    ("s", np.str_("ü"), "ü"),
+    ("n", np.float64(0.25), Decimal("0.25")),
+    ("d", np.datetime64("2024-02-29"), dt.date(2024, 2, 29)),
+    ("d", np.datetime64("2024-02"), dt.date(2024, 2, 1)),
+    ("t", np.datetime64("1969-12-31T23:59:59.999999"), dt.datetime),
+    ("t", np.datetime64("2024-01-03T00:00:00.000002", "ns"), dt.datetime),
+    ("t", np.datetime64("2024-01-03T00:00", "m"), dt.datetime),
+    ("z", np.datetime64("2024-01-03T00:00:00.000002", "ns"), dt.datetime),
+    ("t", np.datetime64("NaT"), None),
+    ("t", np.datetime64("NaT", "ns"), None),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "expected"), NUMPY_VALUES, ids=str)
+def test_values_of_numpy_are_stored_as_those_of_python(tmp_path, column, value, expected):
+    if expected is dt.datetime:
+        expected = value.astype("datetime64[us]").item()
+        expected = expected.replace(tzinfo=dt.UTC) if column == "z" else expected
+    schema = pa.schema([(column, TYPES[column]), ("other", pa.int64())])
+    parted = arrowlog.Table.create(tmp_path / "parted", schema, [column])
+    parted.append([arrowlog.add_file("a", {column: value}, size=1)])
+    assert parted.snapshot().files[f"partition.{column}"].to_pylist() == [expected]
+    flat = arrowlog.Table.create(tmp_path / "flat", schema)
+    bounds = {"min_values": {column: value}, "max_values": {column: value}, "num_records": 1}
+    flat.append([arrowlog.add_file("a", size=1, **bounds)])
+    assert flat.snapshot().files[f"min.{column}"].to_pylist() == [expected]
+    assert flat.scan([(column, "=", value)]).num_files == (expected is not None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.datetime64("2024-01-03T00:00:00.000002001", "ns"),
+        np.datetime64("20000-01-03", "D"),
+        np.datetime64(1 << 62, "s"),
+        np.timedelta64(5, "ns"),
+        dt.datetime.max.replace(tzinfo=dt.timezone(dt.timedelta(hours=-5))),
+    ],
+    ids=str,
+)
+def test_times_that_columns_cannot_hold_are_refused(tmp_path, value):
+    table = arrowlog.Table.create(tmp_path, pa.schema([("t", pa.timestamp("us"))]))
+    with pytest.raises(InvalidRequest, match=r"years 1 to 9999|cannot be stored"):
+        table.append([arrowlog.add_file("a", size=1, max_values={"t": value})])
