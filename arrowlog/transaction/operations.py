@@ -215,7 +215,7 @@ def remove(
     if paths is None:
         return _remove_where(session, what, "DELETE", base, user_metadata, read_version)
     options = CommitOptions("DELETE", user_metadata=user_metadata, exact=read_version is not None)
-    keys = _relative_all(session, paths)
+    keys = _live_keys(session, paths, base.state)
     if read_version is None:
         base = _with_files(session, base, keys)
     select = prepared_commits.select_files_by_path(keys, before)
@@ -252,6 +252,19 @@ def _paths(what: object, state: State, roots: Sequence[str]) -> list[str] | None
     if hasattr(what, "to_list") and not hasattr(what, "meta"):  # a polars or pandas series
         return [str(item) for item in what.to_list()]
     return None
+
+
+def _live_keys(session: WriteSession, paths: Sequence[str], state: State) -> list[str]:
+    """Return paths relative to the table; live files may have paths that no new file may have."""
+    try:
+        return _relative_all(session, paths)
+    except InvalidRequest:
+        if not all(map(is_text, paths)):
+            raise
+        known = pc.is_in(make_array(paths, pa.string()), value_set=state.column("key"))
+        odd = [path for path, live in zip(paths, known.to_pylist(), strict=True) if live]
+        rest = [path for path, live in zip(paths, known.to_pylist(), strict=True) if not live]
+        return [*odd, *_relative_all(session, rest)]
 
 
 def _relative_all(session: WriteSession, paths: Sequence[str]) -> list[str]:
