@@ -291,8 +291,7 @@ class ScanPlan(ReadableRows):
             return []
         sizes = self._selected("size")
         # The same number of splits as with `target`, but of even size.
-        count = max(1, -(-self.size_bytes // target))
-        split_size = max(1, -(-self.size_bytes // count))
+        split_size = max(1, -(-self.size_bytes // max(1, -(-self.size_bytes // target))))
         # A file belongs to the split that contains its last byte. Totals that exceed 64 bits are
         # added up as doubles, which suffices to divide them.
         kind = pa.int64() if self.size_bytes <= INT_MAX else pa.float64()
@@ -302,8 +301,7 @@ class ScanPlan(ReadableRows):
             pc.max_element_wise(last_bytes, make_scalar(0, kind)), make_scalar(split_size, kind)
         )
         if kind == pa.float64():
-            last = make_scalar(count - 1, kind)
-            split_numbers = pc.min_element_wise(pc.floor(split_numbers), last)
+            split_numbers = pc.floor(split_numbers)
         split_ends = pc.run_end_encode(split_numbers.combine_chunks()).run_ends.to_pylist()
         files = self.row_reader.files.append_column("size", sizes)
         return [
