@@ -371,7 +371,7 @@ class Table(ReadableRows):
         With `by`, one row per group of commits: the keys, the number of `commits`, the sums of
         `adds`, `removes`, `bytes`, `bytes_removed` and `rows`, and `first_version` and
         `last_version`. The group with the newest commit comes first. A sum is null if one of the
-        commits does not tell it. This needs no SQL engine, unlike `sql`.
+        commits does not tell it or it exceeds 64 bits. This needs no SQL engine, unlike `sql`.
 
         Args:
             limit: read only this many commits.
