@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # better for small ones: it reuses freed memory, where fresh memory costs page faults.
 LOW_PEAK_POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else None
 INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1  # of an int64
+_LOW_BITS = (1 << 32) - 1
 DECIMAL_DIGITS_MAX = 38  # of a decimal128
 # The range of Python's datetime as epoch seconds: from the year 1, before the year 10000.
 _DATETIME_SECONDS = (-62_135_596_800, 253_402_300_800)
@@ -213,6 +214,55 @@ def number_combinations(columns: Sequence[pa.Array], count: int) -> tuple[pa.Arr
     rows = pc.indices_nonzero(repeat_bool(True, count))
     first = pa.table({"code": codes, "row": rows}).group_by("code").aggregate([("row", "min")])
     return codes, first.sort_by("code")["row_min"].combine_chunks()
+
+
+def sum_exactly(numbers: pa.Array | pa.ChunkedArray) -> int:
+    """Return the sum of int64 numbers, which may exceed 64 bits; nulls are left out.
+
+    Arrow's own sum wraps around. Less than 2^31 numbers.
+
+    >>> sum_exactly(make_array([INT_MAX, INT_MAX, None], pa.int64())) == 2 * INT_MAX
+    True
+    """
+    if _cannot_overflow(numbers):
+        return int(pc.sum(numbers).as_py() or 0)
+    high = pc.sum(pc.shift_right(numbers, make_int64(32))).as_py()
+    low = pc.sum(pc.bit_wise_and(numbers, make_int64(_LOW_BITS))).as_py()
+    return (int(high) << 32) + int(low)
+
+
+def sum_slices(numbers: pa.Array, starts: Any) -> tuple[Any, Any]:
+    """Sum up int64 numbers without nulls from each start to the next: the sums, and which fit.
+
+    Both are numpy arrays. A sum that does not fit in 64 bits is wrong. Less than 2^31 numbers.
+    """
+    import numpy as np
+
+    if not len(starts):
+        return np.empty(0, np.int64), np.empty(0, np.bool_)
+    values = to_numpy(numbers)
+    sums = np.add.reduceat(values, starts)
+    if _cannot_overflow(numbers):
+        return sums, np.ones(len(starts), np.bool_)
+    carry = np.add.reduceat(values & _LOW_BITS, starts) >> 32
+    high = np.add.reduceat(values >> 32, starts) + carry
+    return sums, (high >= -(1 << 31)) & (high < 1 << 31)
+
+
+def _cannot_overflow(numbers: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether no sum of some of these numbers can exceed 64 bits."""
+    ends = pc.min_max(numbers)
+    largest = max(-(ends["min"].as_py() or 0), ends["max"].as_py() or 0)
+    return largest * len(numbers) <= INT_MAX
+
+
+def int64_or_none(number: int | None) -> int | None:
+    """Return a number for a column of int64: None, which is unknown, if it does not fit.
+
+    >>> int64_or_none(INT_MAX) == INT_MAX, int64_or_none(INT_MAX + 1)
+    (True, None)
+    """
+    return number if number is not None and INT_MIN <= number <= INT_MAX else None
 
 
 def search_sorted(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,10 +19,16 @@ from arrowlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import TypeGuard
 
 _Parsed = TypeVar("_Parsed")
 PREFIX = "spark.indextables."
 MIB = 1 << 20
+# No file is larger, and no table older: larger sizes and durations mean the same.
+_INT64_MAX = (1 << 63) - 1
+_DIGITS_MAX = 4000  # Python converts no more at a time
+_DIGITS = rf"\d{{1,{_DIGITS_MAX}}}"
+_SHOWN_LENGTH_MAX = 200  # of a value in a message
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _UNIT_BYTES = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -47,10 +54,10 @@ def parse_duration_ms(value: object) -> int:
     """
     if isinstance(value, timedelta) and value >= timedelta(0):
         return value // timedelta(milliseconds=1)
-    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|d|w)?", str(value).strip().lower())
+    match = re.fullmatch(rf"({_DIGITS})\s*(ms|s|m|h|d|w)?", _short_text(value).lower())
     if match is None or isinstance(value, (bool, timedelta)):
         raise ValueError("milliseconds, or a duration such as 30d, 24h, 15m")
-    return int(match[1]) * _UNIT_MS[match[2] or "ms"]
+    return min(int(match[1]) * _UNIT_MS[match[2] or "ms"], _INT64_MAX)
 
 
 def parse_bytes(value: object) -> int:
@@ -61,10 +68,18 @@ def parse_bytes(value: object) -> int:
     >>> parse_bytes("128MB")
     134217728
     """
-    match = re.fullmatch(r"(\d+)\s*([BKMGT]?)(?:I?B)?", str(value).strip().upper())
+    match = re.fullmatch(rf"({_DIGITS})\s*([BKMGT]?)(?:I?B)?", _short_text(value).upper())
     if match is None or isinstance(value, bool) or int(match[1]) == 0:
         raise ValueError("a number of bytes above 0, or a size such as 128MB")
-    return int(match[1]) * _UNIT_BYTES[match[2]]
+    return min(int(match[1]) * _UNIT_BYTES[match[2]], _INT64_MAX)
+
+
+def _short_text(value: object) -> str:
+    """Return a value as text; "" for an integer with more digits than Python formats."""
+    try:
+        return str(value).strip()
+    except ValueError:
+        return ""
 
 
 def parse_integer(value: object) -> int:
@@ -81,6 +96,70 @@ def parse_integer(value: object) -> int:
         raise ValueError("an integer") from None
 
 
+def parse_at_least(low: int) -> Callable[[object], int]:
+    """Return a parser of integers from `low` on that fit in 64 bits, also those of numpy.
+
+    >>> parse_at_least(1)(7)
+    7
+    """
+
+    def parse(value: object) -> int:
+        with suppress(ValueError):
+            number = parse_integer(value)
+            if low <= number <= _INT64_MAX:
+                return number
+        raise ValueError(f"an integer of at least {low}, in 64 bits")
+
+    return parse
+
+
+def parse_seconds(value: object) -> float:
+    """Return a number of seconds, also one of numpy. Raises `ValueError` for anything else.
+
+    >>> parse_seconds(5)
+    5.0
+    """
+    from numbers import Real  # only here: opening a table loads this module
+
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            seconds = float(value)
+            if seconds >= 0:
+                return seconds
+    raise ValueError("seconds, as a number that is not negative")
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether a value is a string of valid Unicode: surrogates fail in every engine and store."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parse_text(value: object) -> str:
+    """Return a string of valid Unicode. Raises `ValueError` for anything else."""
+    if not is_text(value):
+        raise ValueError("text of valid Unicode")
+    return str(value)
+
+
+def parse_names(value: object) -> tuple[str, ...]:
+    """Return a list of names as a tuple. Raises `ValueError` for anything else, as for a string.
+
+    >>> parse_names(["a", "b"])
+    ('a', 'b')
+    """
+    with suppress(TypeError):
+        names = () if isinstance(value, str) else tuple(value)  # type: ignore[arg-type]
+        if all(map(is_text, names)) and not isinstance(value, str):
+            return names
+    raise ValueError("a list of names")
+
+
 def parse_argument(parse: Callable[[object], _Parsed], value: object, name: str) -> _Parsed:
     """Parse a value with one of the parsers here. Raises `InvalidRequest` naming the argument.
 
@@ -90,21 +169,36 @@ def parse_argument(parse: Callable[[object], _Parsed], value: object, name: str)
     try:
         return parse(value)
     except ValueError as error:
-        raise InvalidRequest(f"{name} cannot be {value!r}.", next=f"Allowed: {error}.") from None
+        allowed = f"Allowed: {error}."
+        raise InvalidRequest(f"{name} cannot be {shorten(value)}.", next=allowed) from None
+
+
+def shorten(value: object) -> str:
+    """Return the `repr` of an argument for a message, or its type if that is too long.
+
+    >>> shorten("a"), shorten(1 << 10_000)
+    ("'a'", 'this int')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not format integers of so many digits
+        text = ""
+    return text if 0 < len(text) <= _SHOWN_LENGTH_MAX else f"this {type(value).__name__}"
 
 
 def _bytes_or_zero(value: object) -> int:
     """Parse a size as `parse_bytes` does, or 0 for the default."""
-    if not isinstance(value, bool) and str(value).strip() == "0":
+    if not isinstance(value, bool) and _short_text(value) == "0":
         return 0
     return parse_bytes(value)
 
 
 def _integer(low: int, high: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
-        text = str(value).strip()
+        text = _short_text(value)
         digits = text.removeprefix("-")
-        if not isinstance(value, bool) and digits.isascii() and digits.isdigit():
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX
+        if is_number and not isinstance(value, bool):
             number = int(text)
             if low <= number <= high:
                 return number
@@ -463,7 +557,7 @@ def resolve(
             item = _FIELDS.get(str(key).lower())
             if item is None:
                 if strict:
-                    raise InvalidRequest(f"There is no option {key!r}.", next=_suggestion(key))
+                    raise InvalidRequest(f"There is no option {key!r}.", next=_suggestion(str(key)))
                 continue
             if source is not table or item.metadata["table"]:
                 chosen[item.name] = item, key, value

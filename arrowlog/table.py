@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog import history, maintenance, recovery, scan, transaction
 from arrowlog.clock import SystemClock
-from arrowlog.config import resolve
+from arrowlog.config import parse_argument, parse_names, parse_seconds, resolve
 from arrowlog.display import format_html_card
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import OnFirstUse, require_polars
@@ -296,8 +296,8 @@ class Table(ReadableRows):
             return self._tracker.at_version(version, strict=strict)
         if max_staleness is None:
             max_staleness = self._tracker.config.cache_max_staleness_seconds
-        elif isinstance(max_staleness, bool) or not isinstance(max_staleness, int | float):
-            raise InvalidRequest(f"max_staleness is {max_staleness!r}.", next="Give seconds.")
+        else:
+            max_staleness = parse_argument(parse_seconds, max_staleness, "max_staleness")
         return self._tracker.latest(strict=strict, max_staleness=max_staleness)
 
     def scan(
@@ -371,7 +371,7 @@ class Table(ReadableRows):
         With `by`, one row per group of commits: the keys, the number of `commits`, the sums of
         `adds`, `removes`, `bytes`, `bytes_removed` and `rows`, and `first_version` and
         `last_version`. The group with the newest commit comes first. A sum is null if one of the
-        commits does not tell it. This needs no SQL engine, unlike `sql`.
+        commits does not tell it or it exceeds 64 bits. This needs no SQL engine, unlike `sql`.
 
         Args:
             limit: read only this many commits.
@@ -839,7 +839,11 @@ class Table(ReadableRows):
             older_than,
             dry_run=dry_run,
             force=force,
-            ignored_logs=(ignore_logs,) if isinstance(ignore_logs, str) else tuple(ignore_logs),
+            ignored_logs=parse_argument(
+                parse_names,
+                [ignore_logs] if isinstance(ignore_logs, str) else ignore_logs,
+                "ignore_logs",
+            ),
             progress=progress,
         )
 
@@ -905,11 +909,8 @@ class Table(ReadableRows):
             assert_stats: columns for which every file must have bounds; otherwise an error.
             data_files: False does not check data files, which saves listing them.
         """
-        limits = recovery.DoctorLimits(
-            max_commits_since_checkpoint,
-            max_small_files,
-            tuple(assert_stats),
-            data_files=data_files,
+        limits = recovery.DoctorLimits.parse(
+            max_commits_since_checkpoint, max_small_files, assert_stats, data_files=data_files
         )
         tracker, now = self._tracker, SystemClock().now_ms()
         return recovery.examine_table(self._store, tracker.read_options, now, limits)
@@ -974,6 +975,8 @@ class Table(ReadableRows):
         Returns:
             Whether no checkpoint is being written any more.
         """
+        if seconds is not None:
+            seconds = parse_argument(parse_seconds, seconds, "seconds")
         return self._checkpointer.wait(seconds)
 
     def cache_stats(self) -> CacheStats:

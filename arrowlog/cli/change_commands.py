@@ -208,9 +208,9 @@ def _select_files(table: arrowlog.Table, where: str | None, chosen: object) -> p
 
 
 def _size_of(files: pa.Table) -> str:
-    import pyarrow.compute as pc
+    from arrowlog.arrays import sum_exactly
 
-    return format_bytes(pc.sum(files["size_bytes"]).as_py() or 0)
+    return format_bytes(sum_exactly(files["size_bytes"]))
 
 
 @commands.command()

@@ -8,9 +8,6 @@ if TYPE_CHECKING:
     from arrowlog.history.commit_groups import (
         Grouping,
     )
-    from arrowlog.history.commit_history import (
-        missing_commit_is_corrupt,
-    )
     from arrowlog.history.reports import (
         Diff,
         Overview,
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
 # Each name is imported on first use, so that opening a table loads only what it needs.
 _HOMES = {
     "commit_groups": ("Grouping",),
-    "commit_history": ("missing_commit_is_corrupt",),
     "reports": ("Diff", "Overview", "choose_diff_versions", "diff_snapshots", "summarize_table"),
     "session": ("HistorySession",),
     "view_columns": ("TIMESTAMP_MS", "cast_to_view_type"),
@@ -44,7 +40,6 @@ __all__ = [
     "cast_to_view_type",
     "choose_diff_versions",
     "diff_snapshots",
-    "missing_commit_is_corrupt",
     "summarize_table",
 ]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import from_numpy, make_int64, null_scalar, to_numpy
+from arrowlog.arrays import from_numpy, make_int64, null_scalar, sum_slices, to_numpy
 from arrowlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _KEY_TYPES: dict[str, pa.DataType] = {
 }
 _TIMES = ("hour", "day", "month")
 _SUMS = ("adds", "removes", "bytes", "bytes_removed", "rows")
-_INT64_LIMIT = 2.0**63
 
 
 def parse_grouping(by: object) -> tuple[str, ...]:
@@ -114,8 +113,8 @@ def _groups(keys: Sequence[pa.Array], versions: Any) -> tuple[Any, Any]:
 def _sum(values: pa.Array, order: Any, starts: Any, newest_first: Any) -> pa.Array:
     """Add up the values of each group; null if one is unknown or the sum exceeds 64 bits."""
     numbers = to_numpy(pc.fill_null(values, make_int64(0)))[order]
-    sums = np.add.reduceat(numbers, starts)[newest_first]
-    unknown = np.abs(np.add.reduceat(numbers.astype(np.float64), starts)) >= _INT64_LIMIT
+    sums, fits = sum_slices(from_numpy(numbers), starts)
+    sums, unknown = sums[newest_first], ~fits
     if values.null_count:
         missing = to_numpy(pc.cast(pc.is_null(values), _INT))[order]
         unknown |= np.add.reduceat(missing, starts) > 0

@@ -12,10 +12,13 @@ import pyarrow.compute as pc
 from arrowlog.arrays import (
     FALSE,
     clip_to_datetime_range,
+    int64_or_none,
+    make_array,
     make_int64,
     make_scalar,
     repeat_bool,
     repeat_value,
+    sum_exactly,
     to_numpy,
 )
 from arrowlog.display import (
@@ -102,8 +105,13 @@ class Overview:
         return f"{'log healthy' if self.healthy else warned}; {_NOT_CHECKED}"
 
     def to_arrow(self) -> pa.Table:
-        """Return one row with everything but the last commits."""
+        """Return one row with everything but the last commits.
+
+        Bytes and rows are null if they exceed 64 bits.
+        """
         row: dict[str, Any] = {name: [getattr(self, name)] for name in _SCALAR_FIELDS}
+        for name in ("size_bytes", "num_records"):
+            row[name] = make_array([int64_or_none(getattr(self, name))], pa.int64())
         row["partition_columns"] = pa.array([list(self.partition_columns)], pa.list_(pa.string()))
         names = [f"{item.name}: {item.type}" for item in self.schema]
         row["columns"] = pa.array([names], pa.list_(pa.string()))
@@ -637,7 +645,7 @@ def _compare(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> 
 def _sum(table: pa.Table, column: str) -> int | None:
     """Return the sum of a column; for row counts None if one is missing."""
     values = table[column]
-    return None if values.null_count and "records" in column else pc.sum(values).as_py() or 0
+    return None if values.null_count and "records" in column else sum_exactly(values)
 
 
 def _sum_rows(files: pa.Table, excluded: str, column: str) -> int | None:

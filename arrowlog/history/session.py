@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from arrowlog.arrays import empty_table
-from arrowlog.config import parse_integer
+from arrowlog.config import parse_at_least, shorten
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import require_polars
 from arrowlog.history import view_columns
@@ -237,9 +237,10 @@ class HistorySession:
 
 def _check_limit(limit: object) -> int:
     try:
-        number = parse_integer(limit)
+        number = parse_at_least(0)(limit)
     except ValueError:
-        number = -1
-    if number < 0:
-        raise InvalidRequest(f"{limit!r} is not a number of commits.", next="Give 0, 1, 2, …")
+        shown = shorten(limit)
+        raise InvalidRequest(
+            f"{shown} is not a number of commits.", next="Give 0, 1, 2, …"
+        ) from None
     return number

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import from_numpy, make_array, make_scalar, null_scalar, to_numpy
+from arrowlog.arrays import from_numpy, make_array, make_scalar, null_scalar, sum_slices, to_numpy
 from arrowlog.decode import SEQ_LINE_BITS, flatten_map_columns
 from arrowlog.fork_safety import OnFirstUse
 from arrowlog.formats import FieldKind, physical_name
@@ -310,8 +310,8 @@ def _action_counts(
     """Count the actions of one kind per commit and sum up columns.
 
     `sums` maps a result column to the column that is summed. A sum is null if an action of the
-    commit lacks the value; without such an action it is 0. Everything is null if the actions are
-    unknown.
+    commit lacks the value, or if it exceeds 64 bits; without such an action it is 0. Everything is
+    null if the actions are unknown.
     """
     num_files = len(piece.names)
     if piece.unknown:
@@ -337,9 +337,8 @@ def _action_counts(
         numbers = to_numpy(pc.fill_null(pc.cast(values, _INT), make_scalar(0, _INT)))
         if order is not None:
             lacking, numbers = lacking[order], numbers[order]
-        # Without rows there is nothing to add up, and `reduceat` rejects an empty array.
-        total = np.add.reduceat(numbers, starts) if len(numbers) else numbers
-        missing = np.add.reduceat(lacking, starts) if len(lacking) else lacking
+        total, fits = sum_slices(from_numpy(numbers), starts)
+        missing = sum_slices(from_numpy(lacking), starts)[0] + ~fits
         unknown = pc.greater(_scatter(found, missing, num_files), make_scalar(0, _INT))
         counted[new] = pc.if_else(unknown, null_scalar(_INT), _scatter(found, total, num_files))
     return counted

@@ -28,6 +28,7 @@ import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from arrowlog.arrays import empty_table, make_array, repeat_bool, repeat_value
+from arrowlog.config import parse_argument, parse_text
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import ArrowlogError, InvalidRequest, UnsupportedProtocol
 from arrowlog.fork_safety import OnFirstUse, keep_connection_alive, pl
@@ -394,6 +395,7 @@ class ViewConnection:
         """
         import duckdb
 
+        query = parse_argument(parse_text, query, "query")
         self.sources.past.failure = None
         if self.sources.past.options.config.history_sandbox:
             self._check_only_reads(query)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
+from arrowlog.config import parse_argument, parse_text
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import encode_adds
@@ -245,6 +246,7 @@ def _described(
     session: WriteSession, snapshot: Snapshot, keys: Sequence[str], folder: str
 ) -> dict[str, dict[str, Any]]:
     """Return the fields of the adds of files in another log, by key."""
+    folder = parse_argument(parse_text, folder, "from_log")
     name = folder.removeprefix(f"{session.store.root}/").strip("/")
     walked = pl.Series(pl.from_arrow(session.store.walk()["key"]), dtype=pl.String)
     others = find_other_logs(walked)

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array, make_int64
-from arrowlog.config import parse_argument, parse_bytes
+from arrowlog.config import parse_argument, parse_at_least, parse_bytes
 from arrowlog.decode import flatten_map_columns
-from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
+from arrowlog.errors import CommitConflict, CommitStateUnknown, StoreUnavailable
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.log_lines import COMPACTION_DONE, MERGE_SKIPPED, compression_ratio
@@ -355,18 +355,13 @@ def parse_compaction_request(
 ) -> CompactionRequest:
     """Validate the arguments of a compaction. Raises InvalidRequest naming the wrong one."""
     target = parse_argument(parse_bytes, target_size, "target_size")
-    _check_count(max_groups, "max_groups", 1)
-    _check_count(max_files_per_group, "max_files_per_group", _MIN_GROUP_FILES)
-    max_files = _MAX_FILES_PER_GROUP if max_files_per_group is None else max_files_per_group
+    if max_groups is not None:
+        max_groups = parse_argument(parse_at_least(1), max_groups, "max_groups")
+    max_files = _MAX_FILES_PER_GROUP
+    if max_files_per_group is not None:
+        parse = parse_at_least(_MIN_GROUP_FILES)
+        max_files = parse_argument(parse, max_files_per_group, "max_files_per_group")
     return CompactionRequest(target, where, max_groups, max_files, include_skipped, cooldown)
-
-
-def _check_count(given: object, name: str, minimum: int) -> None:
-    is_integer = isinstance(given, int) and not isinstance(given, bool)
-    if given is not None and (not is_integer or given < minimum):  # type: ignore[operator]
-        raise InvalidRequest(
-            f"{name} cannot be {given!r}.", next=f"Use an integer of at least {minimum}."
-        )
 
 
 def compact(

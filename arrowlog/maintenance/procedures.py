@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
-from arrowlog.config import parse_argument, parse_duration_ms
+from arrowlog.config import parse_argument, parse_duration_ms, parse_names
 from arrowlog.errors import (
     ArrowlogWarning,
     CheckpointWriteError,
@@ -414,7 +414,8 @@ def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResu
 def _choose_parquet_files(snapshot: Snapshot, paths: Iterable[str]) -> pa.Table:
     """Return the adds of some live Parquet files. Raises InvalidRequest for any other path."""
     adds = snapshot.state.adds
-    wanted = make_array(sorted(set(paths)), pa.string())
+    given = parse_argument(parse_names, paths, "paths")
+    wanted = make_array(sorted(set(given)), pa.string())
     live = adds.filter(pc.is_in(adds["key"], value_set=wanted))
     if live.num_rows < len(wanted):
         raise InvalidRequest(

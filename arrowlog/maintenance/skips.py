@@ -12,6 +12,7 @@ skip count. Commits are immutable, so each handle searches every commit only onc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -21,8 +22,16 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import empty_table, make_array, make_int64
-from arrowlog.config import parse_argument, parse_duration_ms
+from arrowlog.arrays import INT_MAX, empty_table, make_array, make_int64
+from arrowlog.config import (
+    is_text,
+    parse_argument,
+    parse_at_least,
+    parse_duration_ms,
+    parse_names,
+    parse_text,
+    shorten,
+)
 from arrowlog.decode import (
     SEQ_LINE_BITS,
     ActionBatch,
@@ -40,7 +49,7 @@ from arrowlog.storage import root_spellings
 from arrowlog.transaction import PreparedCommit, ReadSet, relative_data_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from arrowlog.config import Config
@@ -182,23 +191,29 @@ class Skips:
         key = relative_data_path(path, store.root, root_spellings(store.root), "skips.record")
         cooldown_ms = parse_argument(parse_duration_ms, cooldown, "cooldown")
         for name, text in (("reason", reason), ("operation", operation)):
-            if not isinstance(text, str) or not text.strip():
-                raise InvalidRequest(f"{name} cannot be {text!r}.", next="Give a non-empty text.")
+            if not is_text(text) or not text.strip():
+                shown = shorten(text)
+                raise InvalidRequest(f"{name} cannot be {shown}.", next="Give a non-empty text.")
+        if size is not None:
+            size = parse_argument(parse_at_least(0), size, "size")
+        if partition_values is not None:
+            partition_values = parse_argument(_parse_texts, partition_values, "partition_values")
         fields: dict[str, Any] = {"path": key, "skipTimestamp": clock.now_ms()}
         fields |= {"reason": reason[:_MAX_REASON_CHARACTERS], "operation": operation}
         live = _live_fields(self._session.base_snapshot().state, key)
         fields["partitionValues"] = (
-            live.get("partitionValues") if partition_values is None else dict(partition_values)
+            live.get("partitionValues") if partition_values is None else partition_values
         )
         fields["size"] = live.get("size") if size is None else size
-        fields["retryAfter"] = fields["skipTimestamp"] + cooldown_ms
+        # A number beyond 64 bits would make the log unreadable.
+        fields["retryAfter"] = min(fields["skipTimestamp"] + cooldown_ms, INT_MAX)
 
         def prepare(head: TableHead) -> PreparedCommit:
             skips = self._read(head)
             earlier = skips.filter(pc.equal(skips["key"], key))
             # Other writers may omit the count; such a skip counts as the first.
             counts = pc.fill_null(earlier["skipCount"], 1)
-            fields["skipCount"] = (pc.max(counts).as_py() or 0) + 1
+            fields["skipCount"] = min((pc.max(counts).as_py() or 0) + 1, INT_MAX)
             return PreparedCommit(
                 operation="SKIP",
                 lines=[encode_action("mergeskip", fields)],
@@ -233,14 +248,16 @@ class Skips:
         """
         skips = filter_cooling_down(self._read(None), self._session.clock.now_ms())
         if operation is not None:
-            skips = skips.filter(pc.equal(skips["operation"], operation))
+            operation = parse_argument(parse_text, operation, "operation")
+            wanted = make_array([operation], pa.string())
+            skips = skips.filter(pc.is_in(skips["operation"], value_set=wanted))
         frame = pl.DataFrame(pl.from_arrow(skips)).with_row_index("row")
         longest = frame.sort("retryAfter", "row").unique("key", keep="last").sort("row")["row"]
         return _public_columns(skips.take(longest.to_arrow()))
 
     def is_active(self, path: str, operation: str | None = None) -> bool:
         """Whether a file is in its cooldown. `path` may be relative to the table or absolute."""
-        keys = self._keys(make_array([path], pa.string()))
+        keys = self._keys(make_array([parse_argument(parse_text, path, "path")], pa.string()))
         return bool(pc.any(pc.is_in(keys, value_set=self._active_keys(operation))).as_py())
 
     def _active_keys(self, operation: str | None = None) -> pa.Array:
@@ -279,7 +296,7 @@ class Skips:
                 f"skips.filter got a {type(files).__name__}.",
                 next="Give snapshot().files, a plan, or a list of paths.",
             )
-        paths = list(files)
+        paths = parse_argument(parse_names, files, "files")
         keys = self._keys(make_array(paths, pa.string()))
         self.report_filtered(keys, active)
         skipped = pc.is_in(keys, value_set=cooling_down)
@@ -344,3 +361,12 @@ def _public_columns(skips: pa.Table) -> pa.Table:
             "version": skips["version"],
         }
     )
+
+
+def _parse_texts(value: object) -> dict[str, str | None]:
+    """Return a map of names to texts. Raises `ValueError` for anything else."""
+    if not isinstance(value, Mapping) or not all(map(is_text, value)):
+        raise ValueError("a map of names to text or None")
+    if not all(text is None or is_text(text) for text in value.values()):
+        raise ValueError("a map of names to text or None")
+    return dict(value)

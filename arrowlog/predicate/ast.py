@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import from_numpy, make_array, to_numpy
+from arrowlog.config import is_text
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats import find_field_type
 
@@ -230,7 +231,7 @@ def column_type(node: Column, schema: pa.Schema) -> pa.DataType | None:
 
 def resolve_column(name: str, schema: pa.Schema) -> Column:
     """A column by its exact name. Raises InvalidRequest, listing the columns, if there is none."""
-    if schema.get_field_index(name) < 0:
+    if not is_text(name) or schema.get_field_index(name) < 0:
         raise unknown_column_error(name, schema)
     return Column(name)
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, repeat_bool
+from arrowlog.config import parse_argument, parse_at_least, parse_names
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import LOG_FOLDER
@@ -75,6 +76,27 @@ class DoctorLimits:
     data_files: bool = True  # whether to list the table's folder and look for data files
     small_bytes: int = 32 * MIB  # files below this size are small
     orphan_ms: int = 7 * DAY_MS  # unreferenced files older than this are orphans
+
+    @classmethod
+    def parse(
+        cls,
+        commits_since_checkpoint: object,
+        small_files: object,
+        stats: object,
+        *,
+        data_files: bool,
+    ) -> DoctorLimits:
+        """Return the limits of a caller. Raises `InvalidRequest` naming an invalid argument."""
+        counts = {
+            "max_commits_since_checkpoint": commits_since_checkpoint,
+            "max_small_files": small_files,
+        }
+        commits, files = (
+            None if count is None else parse_argument(parse_at_least(0), count, name)
+            for name, count in counts.items()
+        )
+        names = parse_argument(parse_names, stats, "assert_stats")
+        return cls(commits, files, names, data_files=data_files)
 
 
 def check_data_files(

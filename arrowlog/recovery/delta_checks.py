@@ -13,7 +13,7 @@ from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, Unsupport
 from arrowlog.formats import UPGRADE
 from arrowlog.formats.delta import DeletionVector, InvalidDeletionVector
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
-from arrowlog.snapshot import list_log, load_snapshot, verify_checkpoint
+from arrowlog.snapshot import list_log, load_snapshot, missing_file_error, verify_checkpoint
 
 if TYPE_CHECKING:
     from arrowlog.formats import LogListing
@@ -57,7 +57,8 @@ def examine_delta_table(store: Store, options: ReadOptions, limits: DoctorLimits
             file = error.file or where
             problems.report("commit-unreadable", "error", error.what, file, f"# {error.next}")
         else:
-            problems.report("unreadable", "error", str(error), where, _RESTORE)
+            told = missing_file_error(error) if isinstance(error, FileNotFoundError) else error
+            problems.report("unreadable", "error", str(told), where, _RESTORE)
     else:
         for text in snapshot.report.warnings:
             problems.report("checkpoint-damaged", "warning", f"{text}.", where, _OTHER_PROGRAM)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array
+from arrowlog.arrays import int64_or_none, make_array, sum_exactly
 from arrowlog.display import escape_control_characters, format_bytes, format_html_card
 from arrowlog.formats import format_spark_schema
 from arrowlog.formats.indextables import LOG_FOLDER
@@ -295,12 +295,12 @@ class RebuildResult:
     @property
     def num_records(self) -> int:
         """Number of rows in the data files."""
-        return int(pc.sum(self.files["num_records"]).as_py() or 0)
+        return sum_exactly(self.files["num_records"])
 
     @property
     def size_bytes(self) -> int:
         """Total size of the data files."""
-        return int(pc.sum(self.files["size_bytes"]).as_py() or 0)
+        return sum_exactly(self.files["size_bytes"])
 
     def to_arrow(self) -> pa.Table:
         """One row: what was done, files, rows, bytes, schema, problems and files left out."""
@@ -329,8 +329,8 @@ class RebuildResult:
                 "status": make_array([self.status], pa.string()),
                 "version": make_array([self.version], pa.int64()),
                 "num_files": make_array([self.num_files], pa.int64()),
-                "num_records": make_array([self.num_records], pa.int64()),
-                "size_bytes": make_array([self.size_bytes], pa.int64()),
+                "num_records": make_array([int64_or_none(self.num_records)], pa.int64()),
+                "size_bytes": make_array([int64_or_none(self.size_bytes)], pa.int64()),
                 "schema": make_array(
                     [None if self.schema is None else format_spark_schema(self.schema)], pa.string()
                 ),

@@ -61,6 +61,7 @@ from arrowlog.snapshot import (
     format_epoch_millis,
     has_data_files,
     load_snapshot,
+    missing_file_error,
     pointed_version,
     read_verified_actions,
     retired_record_error,
@@ -153,8 +154,8 @@ def doctor(
     """Examine a table, even one that cannot be opened. The options are those of `Table.doctor`."""
     config = resolve(options)
     store = open_table_store(uri, storage_options, config)
-    limits = DoctorLimits(
-        max_commits_since_checkpoint, max_small_files, tuple(assert_stats), data_files=data_files
+    limits = DoctorLimits.parse(
+        max_commits_since_checkpoint, max_small_files, assert_stats, data_files=data_files
     )
     other = None if store.list_from(LOG_FOLDER) else find_other_log(store)
     read_options = ReadOptions(config, format=other or INDEXTABLES)
@@ -446,9 +447,9 @@ def _load_snapshot(exam: _Examination) -> Snapshot | None:
     return snapshot
 
 
-def _load_salvaged(exam: _Examination, error: Exception) -> Snapshot | None:
+def _load_salvaged(exam: _Examination, error: LogCorrupt | FileNotFoundError) -> Snapshot | None:
     """Return the snapshot that a repair would keep of a log that cannot be read."""
-    text = str(error)
+    text = str(missing_file_error(error) if isinstance(error, FileNotFoundError) else error)
     where = f"{exam.store.root}/{LOG_FOLDER}"
     access = exam.access_fix
     try:

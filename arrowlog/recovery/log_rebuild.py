@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
-from arrowlog.config import resolve
+from arrowlog.config import parse_argument, parse_names, resolve
 from arrowlog.errors import (
     ArrowlogError,
     DataFileError,
@@ -313,7 +313,7 @@ def _check_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
         raise InvalidRequest(
             f"partition_columns is the string {columns!r}.", next=f"Pass a list: [{columns!r}]."
         )
-    return None if columns is None else tuple(columns)
+    return None if columns is None else parse_argument(parse_names, columns, "partition_columns")
 
 
 def _examine(

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import repeat_bool
+from arrowlog.arrays import repeat_bool, sum_exactly
 from arrowlog.clock import SystemClock
-from arrowlog.config import Config, resolve
+from arrowlog.config import Config, parse_argument, parse_text, resolve
 from arrowlog.decode import extract_commit_info, parse_commit_info
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, redact
 from arrowlog.fork_safety import pl, require_polars
@@ -178,7 +178,8 @@ def repair(
     require_polars("Repair")
     resolve(options)  # a wrong option is a mistake of the caller, so it raises
     session = {} if spark is None else _session_settings(spark)
-    source, target = os.fspath(source_log), os.fspath(target_log)
+    source = _address(source_log, "source_log")
+    target = _address(target_log, "target_log")
     shown, started = (redact(source), redact(target)), time.perf_counter()
     job = _Job(source, target, storage_options or {}, options or {}, session, spark, progress)
     try:
@@ -283,6 +284,12 @@ def _result_row(
     )
     columns = [pa.array([value], item.type) for value, item in zip(values, schema, strict=True)]
     return pa.table(columns, schema=schema)
+
+
+def _address(given: object, name: str) -> str:
+    return parse_argument(
+        parse_text, os.fspath(given) if hasattr(given, "__fspath__") else given, name
+    )
 
 
 def _repair(job: _Job) -> _Outcome:
@@ -511,7 +518,7 @@ def _commit_info(
     missing: pa.Table,
 ) -> dict[str, Any]:
     """Return the commitInfo of version 1, without id, time and checksum."""
-    size = int(pc.sum(adds["size"]).as_py() or 0) if adds.num_rows else 0
+    size = sum_exactly(adds["size"]) if adds.num_rows else 0
     return {
         "operation": "REPAIR",
         "operationParameters": {

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from arrowlog.arrays import sum_exactly
 from arrowlog.errors import ArrowlogError
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import (
@@ -71,7 +71,7 @@ class StrandedFiles:
         adds = read_adds(store, config, self.log, keys)
         if "numRecords" not in adds.column_names or adds["numRecords"].null_count:
             return None
-        return int(pc.sum(adds["numRecords"]).as_py() or 0)
+        return sum_exactly(adds["numRecords"])
 
     def adopt_call(self, log: str | None = None, *, dry_run: bool = False) -> str:
         """Return the call that adds the files to the table again.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_int64, null_scalar
+from arrowlog.arrays import make_int64, null_scalar, sum_exactly
 from arrowlog.fork_safety import pl
 from arrowlog.report.facts import (
     ChurnBucket,
@@ -289,7 +289,7 @@ def measure_partition_column(stats: FileStats, name: str) -> ColumnFacts:
 def _count_nulls(nulls: pa.Array, records: pa.Array) -> tuple[int, int]:
     """Return the NULLs, and the rows, of the files that tell both numbers."""
     both = pc.and_(pc.is_valid(nulls), pc.is_valid(records))
-    return tuple(int(pc.sum(each.filter(both)).as_py() or 0) for each in (nulls, records))  # type: ignore[return-value]
+    return tuple(sum_exactly(each.filter(both)) for each in (nulls, records))  # type: ignore[return-value]
 
 
 _GROWTH_POINTS_MAX = 180

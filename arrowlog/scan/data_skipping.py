@@ -24,6 +24,7 @@ from arrowlog.arrays import (
     number_combinations,
     repeat_bool,
     search_sorted,
+    sum_exactly,
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate import evaluate_condition, may_have_nan, referenced_columns, resolve_column
@@ -201,7 +202,10 @@ def _satisfies(
     if isinstance(test, StartsWith):
         matches = pc.starts_with(values, test.prefix)
         return pc.invert(matches) if test.negated else matches
-    return _KERNELS[test.op](values, _comparable_scalar(test.down, kind))
+    matches = _KERNELS[test.op](values, _comparable_scalar(test.down, kind))
+    if may_have_nan(kind) and test.op in (">", ">="):
+        return pc.or_kleene(matches, pc.is_nan(values))  # to Arrow, NaN is not above any number
+    return matches
 
 
 def _value_set(test: In, kind: pa.DataType) -> pa.Array:
@@ -476,7 +480,7 @@ def count_matching_rows(snapshot: Snapshot, predicate: Predicate, mask: pa.Array
     if not _all_match(snapshot, predicate, mask):
         return None
     rows = snapshot.columns.num_records().filter(mask)
-    return None if rows.null_count else int(pc.sum(rows).as_py())
+    return None if rows.null_count else sum_exactly(rows)
 
 
 def find_extreme(
@@ -497,8 +501,10 @@ def find_extreme(
         unreadable = columns.unreadable(column).filter(mask)
         if rows.null_count or unreadable.true_count:
             return None
-        values = columns.partition(column).filter(mask)
-        return aggregate(values.filter(pc.greater(rows, make_int64(0)))).as_py()
+        values = columns.partition(column).filter(mask).filter(pc.greater(rows, make_int64(0)))
+        if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
+            return None  # Arrow leaves out NaN, which is the greatest number
+        return aggregate(values).as_py()
     return _extreme_of_bounds(columns, mask, column, upper=upper)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, empty_table, make_array, make_scalar, repeat_value
+from arrowlog.arrays import FALSE, empty_table, make_array, make_scalar, repeat_value, sum_exactly
 from arrowlog.display import format_bytes, format_html_card, format_html_table, format_text_table
 from arrowlog.fork_safety import OnFirstUse
 from arrowlog.predicate import (
@@ -447,7 +447,7 @@ def _summarize_clause(
 
 
 def _sum_sizes(sizes: pa.Array, mask: pa.Array) -> int:
-    return int(pc.sum(sizes.filter(mask)).as_py() or 0)
+    return sum_exactly(sizes.filter(mask))
 
 
 def _reason_texts(codes: pa.Array) -> pa.DictionaryArray:

@@ -7,6 +7,7 @@ engine's own filter is then applied to the rows exactly, whether or not it could
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,20 @@ import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from arrowlog.arrays import empty_table
+from arrowlog.config import is_text, shorten
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import require_polars
-from arrowlog.predicate import TRUE, parse_pushed_filter, parse_pyarrow, referenced_columns
+from arrowlog.predicate import (
+    TRUE,
+    parse_pushed_filter,
+    parse_pyarrow,
+    referenced_columns,
+    resolve_column,
+)
 from arrowlog.scan.read_reports import ReadLog, ReadReport, format_planned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     import duckdb
     import polars as pl
@@ -364,3 +372,18 @@ def _project(
     """Apply a filter and a projection by Arrow's rules, one batch at a time."""
     for batch in batches:
         yield from ds.InMemoryDataset(batch).scanner(columns=columns, filter=where).to_batches()
+
+
+def check_columns(columns: Columns, schema: pa.Schema) -> Columns:
+    """Return columns as pyarrow takes them. Raises `InvalidRequest` for one that does not exist."""
+    if columns is None or isinstance(columns, Mapping):
+        return columns
+    if isinstance(columns, (str, bytes)) or not isinstance(columns, Sequence):
+        raise InvalidRequest(
+            f"columns cannot be {shorten(columns)}.", next='Pass a list of names: ["id"].'
+        )
+    for name in columns:
+        # pyarrow also has columns such as __filename, and paths of struct fields begin with a dot.
+        if not is_text(name) or not name.startswith(("__", ".")):
+            resolve_column(name, schema)
+    return list(columns)

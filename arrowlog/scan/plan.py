@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_int64, repeat_bool
+from arrowlog.arrays import INT_MAX, make_scalar, repeat_bool, sum_exactly
 from arrowlog.config import parse_bytes
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.errors import InvalidRequest, LogCorrupt
@@ -189,13 +189,13 @@ class ScanPlan(ReadableRows):
     @OnFirstUse
     def size_bytes(self) -> int:
         """Total size in bytes of the files to read."""
-        return int(pc.sum(self._selected("size")).as_py() or 0) if self.num_files else 0
+        return sum_exactly(self._selected("size")) if self.num_files else 0
 
     @OnFirstUse
     def num_records(self) -> int | None:
         """Rows in the files to read, matching or not; None if a file does not record its count."""
         rows = self.among.columns.num_records().filter(self.mask)
-        return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
+        return None if rows.null_count else sum_exactly(rows)
 
     @OnFirstUse
     def paths(self) -> list[str]:
@@ -292,11 +292,16 @@ class ScanPlan(ReadableRows):
         sizes = self._selected("size")
         # The same number of splits as with `target`, but of even size.
         split_size = max(1, -(-self.size_bytes // max(1, -(-self.size_bytes // target))))
-        # A file belongs to the split that contains its last byte.
-        last_bytes = pc.subtract(pc.cumulative_sum(sizes), make_int64(1))
+        # A file belongs to the split that contains its last byte. Totals that exceed 64 bits are
+        # added up as doubles, which suffices to divide them.
+        kind = pa.int64() if self.size_bytes <= INT_MAX else pa.float64()
+        ends = pc.cumulative_sum(pc.cast(sizes, kind, safe=False))
+        last_bytes = pc.subtract(ends, make_scalar(1, kind))
         split_numbers = pc.divide(
-            pc.max_element_wise(last_bytes, make_int64(0)), make_int64(split_size)
+            pc.max_element_wise(last_bytes, make_scalar(0, kind)), make_scalar(split_size, kind)
         )
+        if kind == pa.float64():
+            split_numbers = pc.floor(split_numbers)
         split_ends = pc.run_end_encode(split_numbers.combine_chunks()).run_ends.to_pylist()
         files = self.row_reader.files.append_column("size", sizes)
         return [
@@ -494,7 +499,7 @@ class Split:
     @property
     def size_bytes(self) -> int:
         """Total size in bytes of the files in this split."""
-        return int(pc.sum(self.rows.files["size"]).as_py())
+        return sum_exactly(self.rows.files["size"])
 
     def to_arrow_dataset(self, storage_options: Mapping[str, Any] | None = None) -> ds.Dataset:
         """The matching rows as an Arrow dataset; `storage_options` replace the plan's."""

@@ -70,9 +70,14 @@ class ReadableRows(_DuckDBSource, ABC):
     def to_arrow(self, predicate: Any = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Read the rows into memory: those that match a predicate, with some of their columns.
 
-        The predicate has any form that `Table.scan` accepts.
+        The predicate has any form that `Table.scan` accepts. Raises `InvalidRequest` for a column
+        that does not exist.
         """
-        return self._lazy_rows(predicate).to_arrow_dataset().to_table(columns=columns)
+        from arrowlog.scan.lazy_readers import check_columns
+
+        rows = self._lazy_rows(predicate)
+        names = check_columns(columns, rows.schema)
+        return rows.to_arrow_dataset().to_table(columns=names)
 
     def to_pandas(self, predicate: Any = None, columns: Sequence[str] | None = None) -> Any:
         """Read the rows into a pandas DataFrame; see `to_arrow`."""

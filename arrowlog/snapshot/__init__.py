@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         VersionGap,
         checkpoint_versions,
         earliest_rebuildable_version,
+        missing_file_error,
         plan_segment,
         retired_record_error,
     )
@@ -246,6 +247,7 @@ _HOMES = {
         "VersionGap",
         "checkpoint_versions",
         "earliest_rebuildable_version",
+        "missing_file_error",
         "plan_segment",
         "retired_record_error",
     ),
@@ -374,6 +376,7 @@ __all__ = [
     "load_snapshot",
     "low_bounds",
     "may_lose_digits",
+    "missing_file_error",
     "open_log",
     "open_parquet_checkpoint",
     "open_trackers",

@@ -17,7 +17,7 @@ from typing import Protocol as Interface
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import LOW_PEAK_POOL, TRUE
+from arrowlog.arrays import LOW_PEAK_POOL, TRUE, sum_exactly
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.fork_safety import OnFirstUse
 from arrowlog.formats import FieldKind, RecentCommits
@@ -523,13 +523,13 @@ class Snapshot:
     @OnFirstUse
     def size_bytes(self) -> int:
         """The size of all live files in bytes."""
-        return int(pc.sum(self.state.column("size")).as_py() or 0) if self.num_files else 0
+        return sum_exactly(self.state.column("size")) if self.num_files else 0
 
     @OnFirstUse
     def num_records(self) -> int | None:
         """The number of rows in all live files; None if it is unknown for one of them."""
         rows = self.columns.num_records()
-        return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
+        return None if rows.null_count else sum_exactly(rows)
 
     @OnFirstUse
     def files(self) -> pa.Table:

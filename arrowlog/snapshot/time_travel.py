@@ -19,7 +19,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, SupportsIndex
 
 from arrowlog.clock import SystemClock
-from arrowlog.config import parse_duration_ms, parse_integer
+from arrowlog.config import parse_at_least, parse_duration_ms, parse_integer, shorten
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.snapshot.log_segment import earliest_rebuildable_version, states_without_commits
 
@@ -38,6 +38,7 @@ CLOCK_TOLERANCE_MS = 60_000
 _VERIFIED_NEIGHBOURS = 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_MS = 86_400_000
+_MILLIS_MIN, _MILLIS_MAX = -(1 << 63), (1 << 63) - 1
 _DAYS_AGO = {"today": 0, "yesterday": 1}
 _ALLOWED = "Give ISO-8601 text, a datetime, a date, or milliseconds since 1970 as an integer."
 _ALLOWED_PERIODS = (
@@ -53,12 +54,10 @@ def check_version(version: object) -> int:
     7
     """
     try:
-        number = parse_integer(version)
+        return parse_at_least(0)(version)
     except ValueError:
-        number = -1
-    if number < 0:
-        raise InvalidRequest(f"{version!r} is not a version.", next="Versions are 0, 1, 2, …")
-    return number
+        shown = shorten(version)
+        raise InvalidRequest(f"{shown} is not a version.", next="Versions are 0, 1, 2, …") from None
 
 
 def to_epoch_millis(moment: TimestampLike) -> int:
@@ -74,12 +73,13 @@ def to_epoch_millis(moment: TimestampLike) -> int:
         return _start_of_day(moment) + _DAY_MS - 1
     try:
         if isinstance(moment, SupportsIndex):
-            return parse_integer(moment)
+            # Beyond 64 bits, a time is as far in the past or the future as any.
+            return min(max(parse_integer(moment), _MILLIS_MIN), _MILLIS_MAX)
         parsed = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
         zoned = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
         return (zoned - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, TypeError, AttributeError, OverflowError):
-        raise InvalidRequest(f"{moment!r} is not a timestamp.", next=_ALLOWED) from None
+        raise InvalidRequest(f"{shorten(moment)} is not a timestamp.", next=_ALLOWED) from None
 
 
 def to_period(value: PeriodLike, now_ms: int) -> tuple[int, int]:
@@ -108,7 +108,7 @@ def to_period(value: PeriodLike, now_ms: int) -> tuple[int, int]:
     try:
         moment = to_epoch_millis(value)
     except InvalidRequest:
-        raise InvalidRequest(f"{value!r} is not a time.", next=_ALLOWED_PERIODS) from None
+        raise InvalidRequest(f"{shorten(value)} is not a time.", next=_ALLOWED_PERIODS) from None
     return moment, moment
 
 

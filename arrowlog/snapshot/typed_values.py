@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from arrowlog.arrays import (
     make_scalar,
     null_scalar,
 )
+from arrowlog.config import is_text
 from arrowlog.decode import concat_column_bytes
 from arrowlog.fork_safety import pl
 
@@ -311,13 +312,13 @@ def to_log_text(value: object, kind: pa.DataType) -> str | None:
     ('2024-01-31', 'true')
     """
     if value is None or isinstance(value, str):
-        return _checked(value)
+        return None if value is None else _checked(str.__str__(value))  # numpy has a subclass
     if isinstance(value, pa.Scalar):
         return to_log_text(value.as_py(), kind)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return repr(value)
+        return repr(float(value))  # numpy has subclasses of float
     if isinstance(value, int):
         return str(value)
     if isinstance(value, Decimal):
@@ -327,16 +328,26 @@ def to_log_text(value: object, kind: pa.DataType) -> str | None:
     if isinstance(value, dt.date):
         return value.isoformat()
     if hasattr(value, "item"):  # a numpy scalar
-        return to_log_text(value.item(), kind)
+        return to_log_text(_plain_value(value), kind)
     raise ValueError(f"values of type {type(value).__name__} cannot be stored in a log")
 
 
-def _checked(text: str | None) -> str | None:
-    if text is not None:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError("it contains an unpaired surrogate") from None
+def _plain_value(scalar: Any) -> object:
+    """Return the Python value of a numpy scalar. Raises `ValueError` if there is none."""
+    plain = scalar.item()
+    if getattr(getattr(scalar, "dtype", None), "kind", "") not in ("m", "M"):
+        return plain
+    if isinstance(plain, int):  # numpy's count, where Python has no such time or too coarse a one
+        rounded = scalar.astype(f"{scalar.dtype.kind}8[us]")
+        plain = rounded.item()
+        if isinstance(plain, int) or rounded.astype(scalar.dtype) != scalar:
+            raise ValueError("it is outside the years 1 to 9999 or has fractions of microseconds")
+    return plain
+
+
+def _checked(text: str) -> str:
+    if not is_text(text):
+        raise ValueError("it contains an unpaired surrogate")
     return text
 
 
@@ -346,7 +357,10 @@ def _timestamp_text(value: dt.datetime, kind: pa.DataType) -> str:
         raise ValueError("the column holds dates")
     zoned = pa.types.is_timestamp(kind) and kind.tz is not None
     if value.tzinfo is not None:
-        value = value.astimezone(dt.UTC).replace(tzinfo=None)
+        try:
+            value = value.astimezone(dt.UTC).replace(tzinfo=None)
+        except OverflowError:
+            raise ValueError("it is outside the years 1 to 9999 in UTC") from None
     return value.isoformat(timespec="microseconds") + ("Z" if zoned else "")
 
 

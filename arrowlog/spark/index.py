@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import number_combinations, repeat_value
+from arrowlog.arrays import INT_MAX, int64_or_none, number_combinations, repeat_value
 from arrowlog.predicate import Predicate, parse_catalyst
 from arrowlog.scan import plan_scan
 from arrowlog.spark.bridge import jvm_bridge
@@ -103,7 +103,7 @@ class PythonFileIndex:
         snapshot, path = self._place.snapshot, self._jvm.org.apache.hadoop.fs.Path
         label = f"arrowlog-version-{snapshot.version}-of-{snapshot.num_files}-files"
         roots = self._scala_seq([path(label), path(self._place.root)])
-        size = snapshot.size_bytes
+        size = min(snapshot.size_bytes, INT_MAX)  # an estimate, a Java long
         identity = self._place.identity
         return jvm_bridge(self._spark).index(self, identity, roots, self._partition_schema, size)
 
@@ -236,8 +236,8 @@ def format_sizes(plan: ScanPlan, *, with_rows: bool) -> str:
 
     Rows are counted only where Spark makes use of them: counting may read a checkpoint.
     """
-    rows = plan.num_records if with_rows else None
-    return f"{plan.size_bytes} {-1 if rows is None else rows}"
+    rows = int64_or_none(plan.num_records) if with_rows else None
+    return f"{min(plan.size_bytes, INT_MAX)} {-1 if rows is None else rows}"
 
 
 def _items(scala_seq: Any) -> list[Any]:

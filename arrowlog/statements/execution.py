@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import (
     empty_table,
+    int64_or_none,
     make_array,
     make_int64,
     null_scalar,
@@ -24,7 +25,7 @@ from arrowlog.arrays import (
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats.indextables import LAST_CHECKPOINT, LOG_FOLDER, encode_json_column
-from arrowlog.history import TIMESTAMP_MS, cast_to_view_type, missing_commit_is_corrupt
+from arrowlog.history import TIMESTAMP_MS, cast_to_view_type
 from arrowlog.recovery import repair
 from arrowlog.snapshot import (
     ReadOptions,
@@ -32,6 +33,7 @@ from arrowlog.snapshot import (
     json_checkpoint_name,
     list_log,
     load_snapshot,
+    missing_file_error,
     open_trackers,
     read_verified_actions,
 )
@@ -207,7 +209,7 @@ def _describe_state(table: Table, _: Statement) -> pa.Table:
         0 if checkpoint is None else parts if isinstance(parts, int) else 1,
         tombstones,
         tombstones / (snapshot.num_files + tombstones) if tombstones else 0.0,
-        snapshot.size_bytes,
+        int64_or_none(snapshot.size_bytes),
         snapshot.version - (checkpoint or 0) >= config.checkpoint_interval,
         "No checkpoint found" if checkpoint is None else "OK",
     )
@@ -269,7 +271,7 @@ def _drop(table: Table, statement: Statement) -> pa.Table:
         f"Dropped {partitions} partitions with {removed} files in version {done.version};"
         " PURGE INDEXTABLE deletes the files."
     )
-    size = int(metrics["numRemovedBytes"])
+    size = int64_or_none(int(metrics["numRemovedBytes"]))
     return _row(_DROP_COLUMNS, table.uri, "success", partitions, removed, size, message)
 
 
@@ -424,10 +426,15 @@ def describe_log(store: Store, config: Config, *, include_all: bool) -> pa.Table
 
     The rows begin with the state of the newest readable checkpoint. With `include_all` they are
     the actions of every commit in the log, and checkpoints are ignored. Raises `LogCorrupt` if a
-    commit is damaged or was deleted since it was listed.
+    file that is needed is damaged or gone.
     """
-    with missing_commit_is_corrupt(store):
-        return _describe(store, config, include_all=include_all)
+    for last_attempt in (False, True):
+        try:
+            return _describe(store, config, include_all=include_all)
+        except FileNotFoundError as error:  # possibly a concurrent cleanup: list again
+            if last_attempt:
+                raise missing_file_error(error) from None
+    raise AssertionError  # the loop either returns or raises
 
 
 def _describe(store: Store, config: Config, *, include_all: bool) -> pa.Table:

@@ -23,7 +23,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from arrowlog.config import parse_bytes
+from arrowlog.config import parse_argument, parse_bytes, parse_text
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate import STATEMENT_TOKENS, tokenize, unquote_identifier
 
@@ -101,7 +101,7 @@ def is_statement(text: str) -> bool:
 
 def parse_statement(text: str) -> Statement:
     """Parse one statement. Raises `InvalidRequest` that marks the word that does not fit."""
-    tokens = _TokenStream(text)
+    tokens = _TokenStream(parse_argument(parse_text, text, "The statement"))
     if not tokens.has_more:
         tokens.fail("The statement is empty.")
     parser = _PARSERS.get(_keyword(tokens.peek()))

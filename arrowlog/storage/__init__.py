@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from arrowlog.config import is_text
 from arrowlog.errors import InvalidRequest, redact
 from arrowlog.lazy_names import import_on_first_use
 from arrowlog.storage.base import (
@@ -79,8 +80,16 @@ def open_store(
     text = os.fspath(uri) if hasattr(uri, "__fspath__") else uri
     if not isinstance(text, str) or not text.strip():
         raise InvalidRequest("The table's address is empty.", next="Give a path or a URL.")
-    if "\0" in text:
-        raise InvalidRequest("The table's address contains a NUL character.")
+    if "\0" in text or not is_text(text):
+        raise InvalidRequest(
+            "The table's address contains a NUL character or an unpaired surrogate.",
+            next="Give a path or a URL of valid Unicode.",
+        )
+    if storage_options is not None and not hasattr(storage_options, "items"):
+        raise InvalidRequest(
+            f"Storage options must be a map, not {type(storage_options).__name__}.",
+            next='Pass a map such as {"region": "eu-central-1"}.',
+        )
     if text.startswith(("file:", "local:")):  # Spark writes file:/path
         return LocalStore(_local_path(text))
     if not _SCHEME.match(text):

@@ -55,6 +55,8 @@ class LocalStore:
         self.metrics = child_metrics()
 
     def _path(self, key: str) -> str:
+        if "\0" in key:  # a damaged log may name it; no file system has it
+            raise FileNotFoundError(key)
         return f"{self.root}/{key}"
 
     def get(self, key: str) -> bytes:

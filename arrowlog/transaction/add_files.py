@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
-from arrowlog.config import parse_integer
+from arrowlog.config import is_text, parse_integer, shorten
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats import STATS_COUNTS, FieldKind, find_field_type
 from arrowlog.formats.indextables import ADD_FIELDS, LOG_FOLDER
@@ -220,8 +220,10 @@ def relative_data_path(path: object, root: str, spellings: Sequence[str], place:
     Raises:
         InvalidRequest: the path is outside the table, in its log, or not normalized.
     """
-    if not isinstance(path, str) or not path.strip():
-        raise InvalidRequest(f"{place}.path is {path!r}.", next="Pass the path of a data file.")
+    if not is_text(path) or not path.strip():
+        raise InvalidRequest(
+            f"{place}.path is {shorten(path)}.", next="Pass the path of a data file."
+        )
     for spelled in spellings:
         if path.startswith(f"{spelled}/"):
             path = path[len(spelled) + 1 :]
@@ -418,7 +420,7 @@ def _is_text_list(value: object) -> bool:
 
 def _check_integer(value: object, name: str, low: int, high: int, what: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequest(f"{name} is {value!r}.", next=f"Must be {what}.")
+        raise InvalidRequest(f"{name} is {shorten(value)}.", next=f"Must be {what}.")
 
 
 def _check_names(add: Add, metadata: Metadata, schema: pa.Schema, place: str) -> None:
@@ -440,7 +442,7 @@ def _check_names(add: Add, metadata: Metadata, schema: pa.Schema, place: str) ->
         )
     for field_name in ("min_values", "max_values", "null_count", "nan_count"):
         for column in getattr(add, field_name):
-            if schema.get_field_index(column) < 0:
+            if not is_text(column) or schema.get_field_index(column) < 0:
                 raise InvalidRequest(
                     f"{place}.{field_name} has {column!r}, which is not a column of the table.",
                     next=f"Columns: {', '.join(schema.names)}.",

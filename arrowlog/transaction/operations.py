@@ -16,7 +16,15 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.clock import SystemClock
-from arrowlog.config import parse_argument, parse_bytes, parse_integer
+from arrowlog.config import (
+    is_text,
+    parse_argument,
+    parse_at_least,
+    parse_bytes,
+    parse_names,
+    parse_text,
+    shorten,
+)
 from arrowlog.errors import ConcurrentAppend, InvalidRequest
 from arrowlog.snapshot import StatsTruncation
 from arrowlog.storage import root_spellings
@@ -48,7 +56,7 @@ WriteMode = Literal["append", "overwrite"]
 # Concurrent requests for the sizes and times of data files.
 _STAT_THREADS = 16
 # Transaction versions of applications are 64-bit integers in the log.
-_TXN_VERSION_MAX = 1 << 63
+_TXN_VERSION_MIN = 1 - (1 << 63)
 # Rows held in memory while writing, in multiples of the target file size, and at least.
 _HELD_FILES = 4
 _HELD_BYTES_MIN = 1 << 20
@@ -129,11 +137,9 @@ def _parse_txn(txn: object) -> tuple[str, int] | None:
         return None
     if isinstance(txn, (tuple, list)) and len(txn) == 2 and isinstance(txn[0], str) and txn[0]:
         with suppress(ValueError):
-            version = parse_integer(txn[1])
-            if abs(version) < _TXN_VERSION_MAX:
-                return txn[0], version
+            return parse_text(txn[0]), parse_at_least(_TXN_VERSION_MIN)(txn[1])
     raise InvalidRequest(
-        f"txn is {txn!r}.", next='Pass an application id and a version: ("app", 3).'
+        f"txn is {shorten(txn)}.", next='Pass an application id and a version: ("app", 3).'
     )
 
 
@@ -209,7 +215,7 @@ def remove(
     if paths is None:
         return _remove_where(session, what, "DELETE", base, user_metadata, read_version)
     options = CommitOptions("DELETE", user_metadata=user_metadata, exact=read_version is not None)
-    keys = _relative_all(session, paths)
+    keys = _live_keys(session, paths, base.state)
     if read_version is None:
         base = _with_files(session, base, keys)
     select = prepared_commits.select_files_by_path(keys, before)
@@ -231,6 +237,10 @@ def _paths(what: object, state: State, roots: Sequence[str]) -> list[str] | None
     A string is a path if it begins with the table's root or is the path of a live file.
     """
     if isinstance(what, str):
+        if not is_text(what):
+            raise InvalidRequest(
+                f"{shorten(what)} is no path and no predicate.", next="Use valid Unicode."
+            )
         absolute = any(what.startswith(f"{root}/") for root in roots)
         return [what] if absolute or pc.any(pc.equal(state.adds["key"], what)).as_py() else None
     if isinstance(what, (pa.Array, pa.ChunkedArray)):
@@ -242,6 +252,19 @@ def _paths(what: object, state: State, roots: Sequence[str]) -> list[str] | None
     if hasattr(what, "to_list") and not hasattr(what, "meta"):  # a polars or pandas series
         return [str(item) for item in what.to_list()]
     return None
+
+
+def _live_keys(session: WriteSession, paths: Sequence[str], state: State) -> list[str]:
+    """Return paths relative to the table; live files may have paths that no new file may have."""
+    try:
+        return _relative_all(session, paths)
+    except InvalidRequest:
+        if not all(map(is_text, paths)):
+            raise
+        known = pc.is_in(make_array(paths, pa.string()), value_set=state.column("key"))
+        odd = [path for path, live in zip(paths, known.to_pylist(), strict=True) if live]
+        rest = [path for path, live in zip(paths, known.to_pylist(), strict=True) if not live]
+        return [*odd, *_relative_all(session, rest)]
 
 
 def _relative_all(session: WriteSession, paths: Sequence[str]) -> list[str]:
@@ -456,6 +479,12 @@ def upgrade_protocol(
     writer_features: Sequence[str],
 ) -> CommitResult:
     """Raise the protocol. See `Table.upgrade_protocol`."""
+    if reader is not None:
+        reader = parse_argument(parse_at_least(1), reader, "reader")
+    if writer is not None:
+        writer = parse_argument(parse_at_least(1), writer, "writer")
+    reader_features = parse_argument(parse_names, reader_features, "reader_features")
+    writer_features = parse_argument(parse_names, writer_features, "writer_features")
     options = CommitOptions("UPGRADE PROTOCOL", parameters={"reader": reader, "writer": writer})
     return session.change(
         prepared_commits.prepare_protocol_change(

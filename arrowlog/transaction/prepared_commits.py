@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array, repeat_bool
+from arrowlog.arrays import make_array, repeat_bool, sum_exactly
 from arrowlog.errors import ConcurrentRemove, InvalidRequest
 from arrowlog.formats import parse_spark_schema
 from arrowlog.formats.indextables import (
@@ -167,9 +167,7 @@ def _file_changes(
     metrics = {"numAddedFiles": len(added_lines), "numRemovedFiles": len(removed_lines)}
     metrics["numAddedBytes"] = sum(add.size or 0 for add in adds)
     if removed is not None:
-        metrics["numRemovedBytes"] = (
-            int(pc.sum(removed["size"]).as_py() or 0) if removed_lines else 0
-        )
+        metrics["numRemovedBytes"] = sum_exactly(removed["size"]) if removed_lines else 0
     rows = [add.num_records for add in adds]
     if rows and None not in rows:
         metrics["numOutputRows"] = sum(count for count in rows if count is not None)
@@ -432,8 +430,8 @@ def prepare_restore(target: State, options: CommitOptions, context: PrepareConte
         metrics = {
             "numAddedFiles": back.num_rows,
             "numRemovedFiles": removed.num_rows,
-            "numAddedBytes": int(pc.sum(back["size"]).as_py() or 0) if back.num_rows else 0,
-            "numRemovedBytes": int(pc.sum(removed["size"]).as_py() or 0) if removed.num_rows else 0,
+            "numAddedBytes": sum_exactly(back["size"]) if back.num_rows else 0,
+            "numRemovedBytes": sum_exactly(removed["size"]) if removed.num_rows else 0,
         }
         read_set = ReadSet(
             removes=removed["key"].combine_chunks(),

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from arrowlog.clock import SystemClock
-from arrowlog.config import resolve
+from arrowlog.config import is_text, parse_argument, parse_names, resolve
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableExists, UnsupportedProtocol
 from arrowlog.formats import (
     RETIRED_FOLDER,
@@ -114,7 +114,7 @@ def check_partitions(columns: Sequence[str], schema: pa.Schema) -> tuple[str, ..
         raise InvalidRequest(
             f"partition_columns is the string {columns!r}.", next=f"Pass a list: [{columns!r}]."
         )
-    names = tuple(columns)
+    names = parse_argument(parse_names, columns, "partition_columns")
     for name in names:
         index = schema.get_field_index(name)
         if index < 0:
@@ -151,7 +151,7 @@ def check_properties(properties: Mapping[str, object]) -> dict[str, str]:
         if value is None:
             continue
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        if any("\ud800" <= letter <= "\udfff" for letter in key + text):
+        if not is_text(key + text):
             raise InvalidRequest(
                 f"The property {key!r} contains an unpaired surrogate.", next="Use valid Unicode."
             )
@@ -233,14 +233,6 @@ def raise_protocol(
     Raises `InvalidRequest` if that lowers a version or changes nothing, and `UnsupportedProtocol`
     if this release does not support the result.
     """
-    for version in (reader, writer):
-        if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
-            raise InvalidRequest(f"{version!r} is not a protocol version.", next="Pass an integer.")
-    for features in (reader_features, writer_features):
-        if isinstance(features, str) or not all(isinstance(name, str) for name in features):
-            raise InvalidRequest(
-                f"{features!r} is not a list of features.", next="Pass a list of names."
-            )
     new = Protocol(
         protocol.min_reader_version if reader is None else reader,
         protocol.min_writer_version if writer is None else writer,

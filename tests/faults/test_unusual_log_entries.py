@@ -132,3 +132,30 @@ def test_dangling_symbolic_link_raises_with_its_name(root):
     dangling(path)
     with pytest.raises(arrowlog.LogCorrupt, match=path.name):
         describe(root, "INCLUDE ALL")
+
+
+def test_file_with_a_nul_character_in_its_name_is_missing(root):
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(SCHEMA)])
+    testing.write_commit(root, 1, [testing.add("a\0b")])
+    table = arrowlog.Table(root)
+    assert "data-missing" in table.doctor(data_files=True).codes
+    assert table.report().facts.health.errors == 1
+    for call in (table.to_arrow, lambda: table.update_statistics(["a\0b"])):
+        with pytest.raises(arrowlog.ArrowlogError):
+            call()
+    table.remove(["a\0b"])
+    assert table.snapshot().num_files == 0
+    assert table.restore(1).operation_metrics["numAddedFiles"] == 1
+
+
+@pytest.mark.parametrize("path", ["a//b", "./a", " ", "a/", "a\0b"])
+def test_live_file_with_a_path_that_no_new_file_may_have_can_be_removed(root, path):
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(SCHEMA)])
+    testing.write_commit(root, 1, [testing.add(path), testing.add("other")])
+    table = arrowlog.Table(root)
+    with pytest.raises(arrowlog.InvalidRequest):
+        table.remove([path, "x/./y"])
+    table.remove([path, f"{root}/other"])
+    assert arrowlog.Table(root).snapshot().num_files == 0
+    with pytest.raises(arrowlog.InvalidRequest):
+        table.append([arrowlog.add_file(path, size=1)])

@@ -2,6 +2,7 @@
 
 import json
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -424,3 +425,51 @@ def test_plans_are_right_after_a_refresh(root):
     testing.write_commit(root, 3, many)
     assert sorted(table.scan("id = 4").paths) == ["a4", "b", "c4"]
     assert sorted(table.scan("id = 150").paths) == ["c150"]
+
+
+NAN_PARTITIONS = ["NaN", "Infinity", "1.0", "0.0", "-0.0", "-Infinity", None]
+NAN_QUESTIONS = [
+    "b >= 0.0",
+    "b > 'Infinity'::DOUBLE",
+    "NOT (b < 5.0)",
+    "NOT (b <= 5.0) OR b IS NULL",
+    "b BETWEEN 0.0 AND 'NaN'::DOUBLE",
+    "b < 0.0",
+    "b <= 'NaN'::DOUBLE",
+    "b <> 1.0",
+    "b = 'NaN'::DOUBLE",
+    "b IN ('NaN'::DOUBLE, 1.0)",
+    "b NOT IN (1.0)",
+    "b = 0.0",
+]
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
+@pytest.mark.parametrize("form", ["commits", "checkpoint", "state"])
+def test_partition_value_nan_is_greater_than_every_number(root, kind, form):
+    schema = pa.schema([("id", pa.int64()), ("b", kind)])
+    adds = [testing.add(str(p), {"b": p}, numRecords=1) for p in NAN_PARTITIONS]
+    first = [testing.protocol(), testing.metadata(schema, ["b"])]
+    testing.write_commit(root, 0, [*first, *adds])
+    if form == "checkpoint":
+        arrowlog.Table(root).checkpoint()
+    elif form == "state":
+        arrowlog.Table(root).upgrade_protocol(4, 4)
+    table = arrowlog.Table(root)
+    values = pa.table({"b": [None if p is None else float(p) for p in NAN_PARTITIONS]})
+    named = values.cast(pa.schema([("b", kind)])).append_column(
+        "p", [list(map(str, NAN_PARTITIONS))]
+    )
+    rows = duckdb.from_arrow(named)
+    for where in NAN_QUESTIONS:
+        expected = sorted(path for (path,) in rows.filter(where).select("p").fetchall())
+        for engine in ("arrow", "duckdb"):
+            plan = table.scan(where, engine=engine)
+            assert sorted(plan.paths) == expected, where
+            assert plan.count() == len(expected)
+    assert table.scan().max("b") is None
+    assert table.scan("b <= 1.0").max("b") == 1.0
+    table.drop_partitions("b > 1.0")
+    assert sorted(table.snapshot().files["path"].to_pylist()) == sorted(
+        map(str, NAN_PARTITIONS[2:])
+    )

@@ -551,3 +551,17 @@ def test_concurrent_cleanup_causes_no_finding(root, monkeypatch):
 
     monkeypatch.setattr(log_checks, "_check_commits", late)
     assert table.doctor().codes == []
+
+
+def test_table_that_only_a_checkpoint_without_manifest_describes_is_explained(root):
+    arrowlog.Table.create(root, SCHEMA, properties={"checkpoint.format": "parquet"})
+    arrowlog.Table(root).append([arrowlog.add_file("a", size=1)])
+    arrowlog.Table(root).checkpoint()
+    folder = Path(root) / LOG_FOLDER
+    (folder / CHECKPOINT_FOLDER_NAME / f"{1:020d}.checkpoint.json").unlink()
+    commit(root, 0).unlink()
+    findings = arrowlog.doctor(root)
+    assert findings.codes == ["unreadable", "checkpoint-partial"]
+    [unreadable] = [finding for finding in findings if finding.code == "unreadable"]
+    assert "the checkpoint of version 1 cannot be read" in unreadable.what
+    assert "the commit of version 0, which is needed instead, is gone" in unreadable.what

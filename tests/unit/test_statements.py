@@ -17,6 +17,7 @@ import arrowlog
 from arrowlog import storage, testing
 from arrowlog.errors import StoreUnavailable
 from arrowlog.formats.indextables.format import LOG_FOLDER
+from arrowlog.statements import execution, sql_statement
 from arrowlog.statements.parser import Statement, is_statement, parse_statement
 
 DAY = 86_400_000
@@ -509,3 +510,35 @@ def test_describe_log_with_a_number_beyond_its_column(root):
     del table
     told = arrowlog.sql_statement(f"DESCRIBE INDEXTABLES TRANSACTION LOG '{root}' INCLUDE ALL")
     assert told["skip_count"].to_pylist()[-2:] == [None, 2**31 - 1]
+
+
+def test_description_of_a_log_whose_only_checkpoint_has_no_manifest_is_explained(root):
+    properties = {"checkpoint.format": "parquet"}
+    table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]), properties=properties)
+    table.append([arrowlog.add_file("a", size=1)])
+    table.checkpoint()
+    os.remove(f"{root}/{LOG_FOLDER}/_checkpoints/{1:020d}.checkpoint.json")
+    statement = f"DESCRIBE INDEXTABLES TRANSACTION LOG '{root}'"
+    assert sql_statement(statement)["is_checkpoint"].to_pylist() == [False] * 3
+    os.remove(f"{root}/{LOG_FOLDER}/{0:020d}.json")
+    expected = "the checkpoint of version 1 cannot be read, and the commit of version 0"
+    for text in (statement, f"DESCRIBE INDEXTABLES STATE '{root}'"):
+        with pytest.raises(arrowlog.LogCorrupt, match=expected):
+            sql_statement(text)
+    assert sql_statement(f"{statement} INCLUDE ALL")["path"].to_pylist() == ["a"]
+
+
+def test_description_survives_a_concurrent_cleanup(root, monkeypatch):
+    table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
+    table.append([arrowlog.add_file("a", size=1)])
+    read = execution.read_verified_actions
+
+    def read_late(*args):
+        if os.path.exists(f"{root}/{LOG_FOLDER}/{0:020d}.json"):
+            table.checkpoint()
+            os.remove(f"{root}/{LOG_FOLDER}/{0:020d}.json")
+        return read(*args)
+
+    monkeypatch.setattr(execution, "read_verified_actions", read_late)
+    rows = sql_statement(f"DESCRIBE INDEXTABLES TRANSACTION LOG '{root}'")
+    assert set(rows["is_checkpoint"].to_pylist()) == {True}

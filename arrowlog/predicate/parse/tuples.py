@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from arrowlog.config import is_text
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import (
     TRUE,
@@ -97,7 +98,7 @@ def _condition(condition: Any, schema: pa.Schema) -> Node:
 def _is_name(name: Any) -> bool:
     """Whether a value names a column, or a struct field as the tuple of names on the way to it."""
     is_path = isinstance(name, tuple) and bool(name)
-    return isinstance(name, str) or (is_path and all(isinstance(part, str) for part in name))
+    return is_text(name) or (is_path and all(map(is_text, name)))
 
 
 def _resolve(name: str | tuple[str, ...], schema: pa.Schema) -> Column:

@@ -34,10 +34,12 @@ from arrowlog.arrays import (
     FALSE,
     TRUE,
     from_numpy,
+    int64_or_none,
     make_array,
     make_int64,
     make_scalar,
     null_scalar,
+    sum_exactly,
     to_numpy,
 )
 from arrowlog.decode import flatten_map_columns
@@ -393,10 +395,15 @@ def _is_unknown(bounds: pa.Array, none: pa.Array) -> bool:
 
 
 def _known_sum(counts: pa.Array) -> pa.Scalar:
-    """Return the sum of the counts of a group, null if one of them is unknown."""
-    if counts.null_count:
+    """Return the sum of the counts of a group; null if it is unknown.
+
+    It must not be 0 by accident: then no row of the group would be NULL. So it is unknown if it
+    exceeds 64 bits or if a count is negative, which a damaged log may have.
+    """
+    if counts.null_count or pc.any(pc.less(counts, make_int64(0))).as_py():
         return null_scalar(pa.int64())
-    return pc.sum(counts)
+    total = int64_or_none(sum_exactly(counts))
+    return null_scalar(pa.int64()) if total is None else make_int64(total)
 
 
 # With more distinct map keys than this, the maps stay JSON text: each key would be a column.

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array
+from arrowlog.arrays import INT_MAX, make_array, sum_exactly
 from arrowlog.decode import flatten_map_columns
 from arrowlog.errors import CommitConflict, LogCorrupt, StoreUnavailable
 from arrowlog.formats.indextables import (
@@ -125,12 +125,12 @@ class StateWriter:
         configuration = {f"{MAPPING_PREFIX}{ref}": text for ref, text in registry.items()}
         added = sorted(configuration.keys() - fields["configuration"].keys())
         fields["configuration"] = configuration | fields["configuration"]
-        total = pc.sum(state.column("size")).as_py() if state.num_files else 0
+        total = sum_exactly(state.column("size")) if state.num_files else 0
         record = StateManifest(
             state.version,
             state.timestamp or 0,
             state.num_files,
-            total or 0,
+            min(total, INT_MAX),  # an estimate
             manifests,
             tombstones,
             registry,
