@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections import deque
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
@@ -285,9 +285,9 @@ class ObstoreS3(RemoteStore):
         count = min(len(keys), _concurrent_reads())
         pool = ThreadPoolExecutor(count, "arrowlog-read")
         try:
-            futures = []
+            futures: list[Future[None]] = []
             with suppress(RuntimeError):  # no more threads may be started: fewer do
-                for _ in range(count):
+                while len(futures) < count:
                     futures.append(pool.submit(read_waiting))
             if not futures:
                 read_waiting()
