@@ -399,7 +399,8 @@ def _list_from_pointer(store: Store, table_format: Format) -> LogListing:
         return _list_all(store, table_format)
     if max(listing.checkpoints, default=-1) < start:
         return _list_all(store, table_format)
-    return without_retired(store, replace(listing, observed=observed), names)
+    listing = without_retired(store, replace(listing, observed=observed), names)
+    return listing if _is_contiguous(listing) else _list_all(store, table_format)
 
 
 def _first_page(store: Store, table_format: Format) -> _Page | None:
@@ -417,12 +418,7 @@ def _list_without_pointer(
     page: _Page | None,
     checkpoints: Mapping[str, ObjectStat | None],
 ) -> LogListing:
-    """List the whole log, of which the first page and the checkpoints were listed.
-
-    They were listed at the same time, so that the checkpoints may be older than the page: one that
-    was written in between is missing, and so are commits that were deleted after it was written.
-    That shows as a missing version; then the folders are listed one after the other.
-    """
+    """List the whole log, of which the first page and the checkpoints were listed."""
     if page is None or not page.complete:
         return _list_all(store, table_format, page=page)
     if not page.stats and not checkpoints:
@@ -432,11 +428,21 @@ def _list_without_pointer(
         listing = _listing_of(
             store, table_format, names, page.stats, checkpoints, page.observed, _ATTEMPTS_MAX
         )
-        base = max(listing.checkpoints, default=-1)
-        later = [version for version in listing.commits if version > base]
-        if len(later) == max(later, default=base) - base:
+        if _is_contiguous(listing):
             return listing
     return _list_all(store, table_format)
+
+
+def _is_contiguous(listing: LogListing) -> bool:
+    """Whether no commit is missing after the newest checkpoint.
+
+    Checkpoints that were listed before the commits may be older: if another program wrote one in
+    between and deleted the commits below it, both are missing. Folders have to be listed one after
+    the other then, the checkpoints last.
+    """
+    base = max(listing.checkpoints, default=-1)
+    later = [version for version in listing.commits if version > base]
+    return len(later) == max(later, default=base) - base
 
 
 def without_retired(store: Store, listing: LogListing, names: Iterable[str]) -> LogListing:
