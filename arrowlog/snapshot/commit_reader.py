@@ -49,7 +49,7 @@ _RUNS_PER_WORKER = 3
 _WORKERS_MAX = 4
 # Up to so many bytes, as they are stored, are read from a network at once. That should be several
 # times as many commits as there are concurrent reads: at the end of a run, most readers are idle.
-_NETWORK_RUN_BYTES_MAX = 4 << 20
+_NETWORK_RUN_BYTES_MAX = 8 << 20
 _ALL = 1 << 62  # more than any run
 # Assumed size of a commit that is gone.
 _COMMIT_BYTES_ESTIMATE = 4096
