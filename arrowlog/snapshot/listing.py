@@ -409,7 +409,8 @@ def _first_page(store: Store, table_format: Format) -> _Page | None:
     if page_from is None:
         return None
     observed = boottime()
-    return _Page(*page_from(table_format.log_folder), observed)
+    stats, complete = page_from(table_format.log_folder)
+    return _Page(stats, complete, observed)
 
 
 def _list_without_pointer(
