@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from support import delta_model
 from support.case_count import cases
 from support.commit_model import commit_lines
 from support.random_changes import NEVER, SCHEMA, add
@@ -256,6 +257,25 @@ def test_logs_that_change_while_they_are_opened(tmp_path, seed):
     if len(log.tables) == table + 1:
         assert first <= snapshot.version <= log.newest
     assert set(tracker.latest().files["path"].to_pylist()) == log.tables[-1][-1]
+
+
+@pytest.mark.parametrize("seed", range(cases(12)))
+@pytest.mark.filterwarnings("ignore::arrowlog.ArrowlogWarning")
+def test_delta_logs_open_as_on_a_local_disk(tmp_path, seed):
+    rng, root = random.Random(seed), str(tmp_path)
+    log = delta_model.random_table(root, seed)
+    for _ in range(rng.randrange(1, 3)):
+        log.checkpoint(delta_model.FORMS[seed % len(delta_model.FORMS)])
+        for _ in range(rng.choice([0, 1, 15])):
+            log.step()
+    if rng.random() < 0.3:
+        Path(root, "_delta_log", LAST_CHECKPOINT).unlink(missing_ok=True)
+    if rng.random() < 0.3:
+        path = rng.choice(sorted(Path(root, "_delta_log").rglob("*.checkpoint*")))
+        os.truncate(path, path.stat().st_size - rng.randrange(1, 9))
+    expected = answer(lambda: arrowlog.Table(root).snapshot())
+    remote = Remote(root, rng, rng.choice([PAGE, 1000]))
+    assert answer(lambda: open_remote(remote).latest()) == expected
 
 
 @pytest.mark.parametrize("form", FORMS)
