@@ -139,8 +139,10 @@ class Log:
             "cleanup.enabled": False,
         }
         arrowlog.Table(self.root, options=options).checkpoint()
+        self.replay()  # the first one in Parquet is preceded by a commit that upgrades the protocol
 
     def truncate(self):
+        self.checkpoint("parquet")
         arrowlog.Table(self.root, options=NEVER).truncate_history()
 
     def clean_up(self, form=None):
