@@ -514,8 +514,8 @@ class Config:
     def request_ceiling(self) -> int | None:
         """The maximum number of concurrent requests to a store; None leaves it to the store.
 
-        obstore reads up to 512 objects at a time without a thread for each, so the default of
-        `checkpoint.parallelism`, which suits thread pools, does not slow it down.
+        obstore reads up to 512 objects at a time, so that the default of `checkpoint.parallelism`,
+        which suits other stores, does not slow it down.
         """
         given = "checkpoint_parallelism" in self.given
         return self.checkpoint_parallelism if given else None

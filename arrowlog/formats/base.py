@@ -325,7 +325,8 @@ class LogListing:
     commit files at `retired` versions, which are not part of the log. `observed` is when the
     listing began, by `clock.boottime`. `compactions` holds the keys of compacted commits, by their
     first and last version: each has the reconciled actions of these commits. `stats` holds those of
-    the objects in the log folder by name, if a network store's listing was kept with them.
+    the objects in the log folder and its checkpoint folder, by name relative to the log folder, if
+    a network store's listing was kept with them.
     """
 
     format: Format

@@ -24,14 +24,14 @@ from arrowlog.snapshot.listing import check_not_retired, needs_retired_check
 from arrowlog.storage import SMALL_FILE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor, Future
 
     import pyarrow as pa
 
     from arrowlog.config import Config
     from arrowlog.formats import CommitFile, Format
-    from arrowlog.storage import FileBuffer, Store
+    from arrowlog.storage import FileBuffer, ObjectStat, Store
 
 # Up to so many bytes are one run. More are split into runs of less, which several threads decode:
 # each holds a run in memory, which should fit the cache.
@@ -47,6 +47,10 @@ _LONG_LINES_MAX = 8
 _RUNS_PER_WORKER = 3
 # More threads only wait for Python's lock, and each holds a run in memory.
 _WORKERS_MAX = 4
+# Up to so many bytes, as they are stored, are read from a network at once. That should be several
+# times as many commits as there are concurrent reads: at the end of a run, most readers are idle.
+_NETWORK_RUN_BYTES_MAX = 8 << 20
+_ALL = 1 << 62  # more than any run
 # Assumed size of a commit that is gone.
 _COMMIT_BYTES_ESTIMATE = 4096
 
@@ -63,10 +67,20 @@ class CommitReader:
     """Reads commits from one store; buffers are reused from run to run."""
 
     def __init__(
-        self, store: Store, table_format: Format, config: Config, observed: float = float("-inf")
+        self,
+        store: Store,
+        table_format: Format,
+        config: Config,
+        observed: float = float("-inf"),
+        stats: Mapping[str, ObjectStat] | None = None,
     ) -> None:
-        """Read nothing yet. `observed` is when the commits were seen to belong to the log."""
+        """Read nothing yet.
+
+        `observed` is when the commits were seen to belong to the log, `stats` those of commits by
+        name, as far as a listing has told: runs are measured by them.
+        """
         self._store = store
+        self._stats = stats or {}
         self._format = table_format
         # "always" is for machines whose clock may stand still while they are paused; there, no
         # observation counts as recent.
@@ -115,15 +129,15 @@ class CommitReader:
     def _runs_over_network(self, commits: Sequence[CommitFile]) -> Iterator[CommitRun]:
         """Yield runs; while one is decoded, another thread reads the next one.
 
-        The store gets all remaining commits at once, so that it can request more than are needed
-        for the next run: it need not wait for the last response of one run before the next.
+        A run is as many commits as the listing says are `_NETWORK_RUN_BYTES_MAX`. Without their
+        sizes, the store decides by the mean size of the files that it has read last.
         """
         workers = min(max(os.cpu_count() or 1, 2), _WORKERS_MAX)
         with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(workers) as cutters:
-            window, count, size = self._read(commits, _RUN_BYTES_MAX)
+            window, count, size = self._read_some(commits)
             while True:
                 commits = commits[count:]
-                reading = reader.submit(self._read, commits, _RUN_BYTES_MAX) if commits else None
+                reading = reader.submit(self._read_some, commits) if commits else None
                 yield CommitRun(self._decode_and_free(window, cutters), count, size)
                 if reading is None:
                     return
@@ -132,6 +146,17 @@ class CommitReader:
     def release_buffers(self) -> None:
         """Free the memory that is kept for further runs."""
         self._free_windows.clear()
+
+    def _read_some(self, commits: Sequence[CommitFile]) -> tuple[LineBuffer, int, int]:
+        """Read the next run over a network; returns what `_read` returns."""
+        count = bytes_known = 0
+        for commit in commits if self._stats else ():
+            stat = self._stats.get(commit.name)
+            if stat is None or (count and bytes_known + stat.size > _NETWORK_RUN_BYTES_MAX):
+                break
+            bytes_known += stat.size
+            count += 1
+        return self._read(commits[:count], _ALL) if count else self._read(commits, _RUN_BYTES_MAX)
 
     def check(
         self, commits: Sequence[CommitFile], meanwhile: Callable[[], None] | None = None

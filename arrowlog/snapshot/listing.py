@@ -10,7 +10,7 @@ import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
 from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, TableNotFound
@@ -140,15 +140,42 @@ class _CheckpointsLost(LogCorrupt):
     """The pointer names a checkpoint, but the log has nothing but version 0."""
 
 
-def _list_all(store: Store, table_format: Format, attempts: int = _ATTEMPTS_MAX) -> LogListing:
-    observed = boottime()
-    names, stats = _list_folder(store, table_format)
-    checkpoint_names: Sequence[str] = ()
+class _Page(NamedTuple):
+    """What the log folder begins with, whether that is all of it, and when it was asked for."""
+
+    stats: dict[str, ObjectStat]
+    complete: bool
+    observed: float
+
+
+def _list_all(
+    store: Store,
+    table_format: Format,
+    attempts: int = _ATTEMPTS_MAX,
+    page: _Page | None = None,
+) -> LogListing:
+    """List the log from the start; `page` is what is known of the log folder."""
+    observed = boottime() if page is None else page.observed
+    names, stats = _list_folder(store, table_format, page=page)
+    checkpoints: Mapping[str, ObjectStat | None] = {}
     if table_format.checkpoint_folder in names:
-        checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
-    listing = replace(
-        table_format.classify(names, checkpoint_names), observed=observed, stats=stats
-    )
+        checkpoints = _list_checkpoints(store, table_format)
+    return _listing_of(store, table_format, names, stats, checkpoints, observed, attempts)
+
+
+def _listing_of(
+    store: Store,
+    table_format: Format,
+    names: Sequence[str],
+    stats: Mapping[str, ObjectStat],
+    checkpoints: Mapping[str, ObjectStat | None],
+    observed: float,
+    attempts: int,
+) -> LogListing:
+    """Return the listing of a whole log from the names in its folders."""
+    listing = table_format.classify(names, sorted(checkpoints))
+    stats = _with_checkpoint_stats(table_format, stats, checkpoints)
+    listing = replace(listing, observed=observed, stats=stats)
     finished = without_failed_states(store, listing)
     if finished.newest < listing.newest and attempts:
         # A state is deleted only after a higher one exists: look whether there is one now.
@@ -165,16 +192,40 @@ def _list_all(store: Store, table_format: Format, attempts: int = _ATTEMPTS_MAX)
 
 
 def _list_folder(
-    store: Store, table_format: Format, start: str = ""
+    store: Store, table_format: Format, start: str = "", page: _Page | None = None
 ) -> tuple[list[str], dict[str, ObjectStat]]:
-    """Return the names in the log folder from one on, and their stats where they cost nothing."""
+    """Return the names in the log folder from one on, and their stats where they cost nothing.
+
+    `page` is the first page of that listing, if it is known already.
+    """
     if store.cheap_stat:
         return store.list_from(table_format.log_folder, start), {}
-    stats = _list_in_slices(store, table_format, start)
+    stats = _list_in_slices(store, table_format, start, page)
     return sorted(stats), stats
 
 
-def _list_in_slices(store: Store, table_format: Format, start: str) -> dict[str, ObjectStat]:
+def _list_checkpoints(store: Store, table_format: Format) -> Mapping[str, ObjectStat | None]:
+    """Return the names in the checkpoint folder, with their stats where they cost nothing."""
+    folder = table_format.key(table_format.checkpoint_folder)
+    if store.cheap_stat:
+        return dict.fromkeys(store.list_from(folder))
+    return dict(store.stats_from(folder))
+
+
+def _with_checkpoint_stats(
+    table_format: Format,
+    stats: Mapping[str, ObjectStat],
+    checkpoints: Mapping[str, ObjectStat | None],
+) -> Mapping[str, ObjectStat]:
+    """Return the stats of the files in both folders, by name relative to the log folder."""
+    folder = table_format.checkpoint_folder
+    inner = {f"{folder}/{name}": stat for name, stat in checkpoints.items() if stat is not None}
+    return {**stats, **inner} if inner else stats
+
+
+def _list_in_slices(
+    store: Store, table_format: Format, start: str, first_page: _Page | None = None
+) -> dict[str, ObjectStat]:
     """List the log folder with stats; of a long one, several slices at the same time.
 
     A store returns names page by page, one after the other. The names of commits are numbers, so
@@ -188,7 +239,7 @@ def _list_in_slices(store: Store, table_format: Format, start: str) -> dict[str,
     if page_from is None:
         return store.stats_from(folder, start)
     stats: dict[str, ObjectStat]
-    stats, complete = page_from(folder, start)
+    stats, complete = page_from(folder, start) if first_page is None else first_page[:2]
     if complete:
         return stats
     newest = first = max(table_format.classify(stats).commits, default=-1)
@@ -313,8 +364,9 @@ def list_recent(store: Store, table_format: Format = INDEXTABLES) -> LogListing:
 
     Over a network, a month of commits is many pages of names, of which opening a table needs only
     the last. The pointer is a hint: if it leads to no checkpoint, the whole log is listed. It is
-    read while the checkpoints are listed, so it costs no extra round trip. On a local disk the
-    whole log is listed. Raises `TableNotFound` if there is no log.
+    read while the checkpoints and the first page of the log are listed, which most logs do not
+    exceed; those take one round trip. On a local disk the whole log is listed. Raises
+    `TableNotFound` if there is no log.
     """
     if store.cheap_stat:
         return list_log(store, table_format)
@@ -323,22 +375,75 @@ def list_recent(store: Store, table_format: Format = INDEXTABLES) -> LogListing:
 
 def _list_from_pointer(store: Store, table_format: Format) -> LogListing:
     observed = boottime()
-    checkpoint_names: Sequence[str] = ()
-    with ThreadPoolExecutor(1) as pool:
+    checkpoints: Mapping[str, ObjectStat | None] = {}
+    with ThreadPoolExecutor(2) as pool:
         pointer = pool.submit(read_pointer, store, table_format)
+        first_page = pool.submit(_first_page, store, table_format)
         if table_format.checkpoint_folder:
-            checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
-        start = pointer.result()
+            checkpoints = _list_checkpoints(store, table_format)
+        start, page = pointer.result(), first_page.result()
     if start <= 0:
-        return _list_all(store, table_format)
-    names, stats = _list_folder(store, table_format, table_format.first_name(start))
-    listing = replace(table_format.classify(names, checkpoint_names, start), stats=stats)
+        return _list_without_pointer(store, table_format, page, checkpoints)
+    first_name = table_format.first_name(start)
+    if page is not None and page.complete:
+        stats = {name: stat for name, stat in page.stats.items() if name >= first_name}
+        names = sorted(stats)
+    else:
+        names, stats = _list_folder(store, table_format, first_name)
+    listing = replace(
+        table_format.classify(names, sorted(checkpoints), start),
+        stats=_with_checkpoint_stats(table_format, stats, checkpoints),
+    )
     finished = without_failed_states(store, listing, start)
     if finished is not listing:
         return _list_all(store, table_format)
     if max(listing.checkpoints, default=-1) < start:
         return _list_all(store, table_format)
-    return without_retired(store, replace(listing, observed=observed), names)
+    listing = without_retired(store, replace(listing, observed=observed), names)
+    return listing if _is_contiguous(listing) else _list_all(store, table_format)
+
+
+def _first_page(store: Store, table_format: Format) -> _Page | None:
+    """List the log folder as far as one request shows; None if the store has no pages."""
+    page_from = getattr(store, "page_from", None)
+    if page_from is None:
+        return None
+    observed = boottime()
+    stats, complete = page_from(table_format.log_folder)
+    return _Page(stats, complete, observed)
+
+
+def _list_without_pointer(
+    store: Store,
+    table_format: Format,
+    page: _Page | None,
+    checkpoints: Mapping[str, ObjectStat | None],
+) -> LogListing:
+    """List the whole log, of which the first page and the checkpoints were listed."""
+    if page is None or not page.complete:
+        return _list_all(store, table_format, page=page)
+    if not page.stats and not checkpoints:
+        raise _no_table_error(store, [table_format])
+    names = sorted(page.stats)
+    if not table_format.classify(names, sorted(checkpoints)).empty:
+        listing = _listing_of(
+            store, table_format, names, page.stats, checkpoints, page.observed, _ATTEMPTS_MAX
+        )
+        if _is_contiguous(listing):
+            return listing
+    return _list_all(store, table_format)
+
+
+def _is_contiguous(listing: LogListing) -> bool:
+    """Whether no commit is missing after the newest checkpoint.
+
+    Checkpoints that were listed before the commits may be older: if another program wrote one in
+    between and deleted the commits below it, both are missing. Folders have to be listed one after
+    the other then, the checkpoints last.
+    """
+    base = max(listing.checkpoints, default=-1)
+    later = [version for version in listing.commits if version > base]
+    return len(later) == max(later, default=base) - base
 
 
 def without_retired(store: Store, listing: LogListing, names: Iterable[str]) -> LogListing:

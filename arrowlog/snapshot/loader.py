@@ -50,6 +50,7 @@ from arrowlog.snapshot.log_segment import (
     missing_file_error,
     plan_segment,
 )
+from arrowlog.snapshot.read_ahead import THREADS_MAX, read_checkpoint_ahead
 from arrowlog.snapshot.read_options import ReadOptions
 from arrowlog.snapshot.reconciliation import paths_leading_out
 from arrowlog.snapshot.snapshot import (
@@ -148,7 +149,8 @@ def load_snapshot(
     # Without `listing.observed`: a commit that was there may be truncated at any age, and a stalled
     # put may be in its place now. Only versions that were empty then can be relied on.
     work = _Load(store, options, avoid, listing=listing, meanwhile=meanwhile)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2 + THREADS_MAX) as pool:
+        work.store = read_checkpoint_ahead(store, listing, version, avoid, pool)
         ahead = _read_ahead(work, listing, version, pool)
         if ahead is None and listing.checkpoints and meanwhile and not store.cheap_stat:
             # There is probably no commit to be checked after it was read: nothing to wait for.
@@ -789,4 +791,5 @@ def _decode_commits(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
 
 
 def _commit_reader(work: _Load) -> CommitReader:
-    return CommitReader(work.store, work.options.format, work.options.config, work.observed)
+    stats = work.listing.stats if work.listing is not None else None
+    return CommitReader(work.store, work.options.format, work.options.config, work.observed, stats)

@@ -382,6 +382,7 @@ class SnapshotTracker:
         started = time.perf_counter()
         with self._lock:
             started_at = boottime()  # whatever the store answers from here on was not true earlier
+            self._listed_ahead = None  # by a load that no catch-up followed
             own_commits = self._base.own_commits
             before = self._base.snapshot
             self._cache.listing.note(hit=False)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PARALLELISM = 4  # concurrent requests, unless the setting says otherwise
 _INITIAL_FILE_BYTES = 1 << 16  # assumed size of a log file, until some have been read
+# Files that one call of `read_into` reads one after the other: it has to end within the time limit.
+_FILES_PER_READER = 64
 _BACKOFF_SECONDS = 0.05  # first pause; doubles with every attempt
 _MAX_BACKOFF_SECONDS = 2.0
 # An option is secret if its name contains one of these.
@@ -120,6 +122,10 @@ class RemoteStore(ABC):
             next="Try again, or raise checkpoint.read.timeoutSeconds.",
         )
 
+    def readers(self) -> int:
+        """Return how many objects are read at a time."""
+        return self.parallelism
+
     def read_into(
         self, buffer: FileBuffer, keys: Sequence[str], versions: Sequence[int], enough: int
     ) -> tuple[int, int]:
@@ -127,7 +133,11 @@ class RemoteStore(ABC):
 
         The number of files is estimated from the mean size of the files read last.
         """
-        count = min(max(enough // self._mean_file_bytes, self.parallelism), len(keys))
+        count = min(
+            max(enough // self._mean_file_bytes, self.parallelism),
+            _FILES_PER_READER * max(self.readers(), 1),
+            len(keys),
+        )
         raws = self.get_many(keys[:count])
         buffer.fill(keys[:count], versions[:count], raws)
         num_bytes = sum(len(raw) for raw in raws)

@@ -7,14 +7,16 @@ survive a fork, and a forked child would wait for them forever: there, s3fs is u
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from itertools import islice
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -43,13 +45,13 @@ if TYPE_CHECKING:
 
 _QUICK_SECONDS = 10  # limit of small requests, and of silence during large ones
 _CONNECT_SECONDS = 5
-# Concurrent reads if checkpoint.parallelism is not set: obstore needs no thread for each. At 64,
-# opening 10,000 commits over 20 ms is 156 round trips, most of the time that it takes.
+# Concurrent reads if checkpoint.parallelism is not set. At 64, opening 10,000 commits over 20 ms is
+# 156 round trips, most of the time that it takes.
 _CONCURRENT_READS_MAX = 512
 # Reads may use one in so many of the files that the process may open: each is a connection.
 _OPEN_FILES_PER_READ = 4
 _LIST_PAGE_KEYS = 1000
-# Up to this many objects are read by a thread pool that is kept; more by an event loop.
+# Up to this many objects are read by a thread pool that is kept.
 _THREAD_POOL_SIZE = 4
 _RETRYABLE_STATUS = (408, 409, 429)
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
@@ -139,6 +141,7 @@ class ObstoreS3(RemoteStore):
         self.server = self._config.get("aws_endpoint") or ""
         self._probe_key = (str(self._config.get("aws_endpoint")), self._bucket)
         self._clients: dict[tuple[float, float], Any] = {}
+        self._connecting = Lock()  # never taken in a forked child, where s3fs is used
         self._stand_ins: dict[int, S3Store] = {}
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
@@ -169,10 +172,11 @@ class ObstoreS3(RemoteStore):
     def _client(self, total_seconds: float, silent_seconds: float) -> Any:
         """Return a client with a limit on whole requests and a limit on silence; cached."""
         limits = (total_seconds, silent_seconds)
-        client = self._clients.get(limits)
-        if client is None:
-            client = self._clients[limits] = self._connect(total_seconds, silent_seconds)
-        return client
+        with self._connecting:
+            client = self._clients.get(limits)
+            if client is None:
+                client = self._clients[limits] = self._connect(total_seconds, silent_seconds)
+            return client
 
     def _connect(self, total_seconds: float, silent_seconds: float) -> Any:
         from obstore.store import S3Store as Client
@@ -192,6 +196,10 @@ class ObstoreS3(RemoteStore):
             )
         except Exception as error:  # noqa: BLE001 -- obstore rejects options with many types
             raise self.refused(error) from None
+
+    def readers(self) -> int:
+        """Return how many objects are read at a time."""
+        return _concurrent_reads() if self.ceiling is None else self.ceiling
 
     @_with_s3fs_fallback
     def get(self, key: str) -> bytes:
@@ -226,49 +234,72 @@ class ObstoreS3(RemoteStore):
         return self._read_parallel(keys)
 
     def _read_parallel(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read few objects with the thread pool, many with an event loop.
+        """Read few objects with the thread pool that is kept, many with threads of their own.
 
-        With a ceiling, threads read any number, since they can wait for a slot.
-
-        The event loop runs in a thread of its own, because the calling thread may already run one,
-        as in a notebook.
+        With a ceiling, threads wait for a slot before each request.
         """
         if len(keys) < 2:
             return [self.find(key) for key in keys]
-        loop_thread = ThreadPoolExecutor(1)
         try:
             if self.ceiling is not None:
                 return self._map_keys(self.find, keys)
             if len(keys) <= _THREAD_POOL_SIZE:
                 return list(self._thread_pool().map(self.find, keys, timeout=self.seconds))
-            read = asyncio.wait_for(self._read_async(keys), self.seconds)  # cancels at the limit
-            return loop_thread.submit(asyncio.run, read).result(timeout=self.seconds)
+            return self._read_with_threads(keys)
         except TimeoutError:
             raise self.timeout_error(len(keys), len(keys)) from None
-        finally:
-            loop_thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _read_async(self, keys: Sequence[str]) -> list[bytes | None]:
-        slots = asyncio.Semaphore(_concurrent_reads())
+    def _read_with_threads(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Read objects in as many threads as there may be reads, each one after the other.
+
+        A thread that waits in obstore costs half of the processor time of an event loop, which
+        obstore has to wake up twice for each object.
+        """
+        import obstore
+
+        contents: list[bytes | None] = [None] * len(keys)
+        waiting = deque(enumerate(keys))  # its operations are atomic
         client = self._reader()
 
-        async def read(key: str) -> bytes | None:
-            import obstore
+        def read_waiting() -> None:
+            requests = size = 0
+            try:
+                while waiting:
+                    number, key = waiting.popleft()
+                    requests += 1
+                    try:
+                        data = obstore.get(client, key).bytes().to_bytes()
+                    except FileNotFoundError:
+                        continue
+                    except Exception as error:  # noqa: BLE001 -- `find` retries, or raises the right one
+                        self.note_retry("read", error)
+                        contents[number] = self.find(key)
+                        continue
+                    size += len(data)
+                    contents[number] = data
+            except IndexError:  # another thread took the last one in between
+                return
+            finally:
+                self.metrics.count_request(self.kind, "read", requests, size)
 
-            async with slots:
-                try:
-                    self.metrics.count_request(self.kind, "read")
-                    response = await obstore.get_async(client, key)
-                    data = bytes(await response.bytes_async())
-                except FileNotFoundError:
-                    return None
-                except Exception as error:  # noqa: BLE001 -- `find` retries, or raises the right one
-                    self.note_retry("read", error)
-                    return await asyncio.to_thread(self.find, key)
-                self.metrics.count_request(self.kind, "read", 0, len(data))
-                return data
-
-        return list(await asyncio.gather(*(read(key) for key in keys)))
+        count = min(len(keys), _concurrent_reads())
+        pool = ThreadPoolExecutor(count, "arrowlog-read")
+        try:
+            futures: list[Future[None]] = []
+            with suppress(RuntimeError):  # no more threads may be started: fewer do
+                while len(futures) < count:
+                    futures.append(pool.submit(read_waiting))
+            if not futures:
+                read_waiting()
+            done, late = wait(futures, timeout=self.seconds, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            if late:
+                raise TimeoutError
+        finally:
+            waiting.clear()  # what is left to read after a failure is not needed
+            pool.shutdown(wait=False, cancel_futures=True)
+        return contents
 
     @_with_s3fs_fallback
     def stats_from(self, folder: str, start: str = "") -> dict[str, ObjectStat]:

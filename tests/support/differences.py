@@ -130,7 +130,7 @@ DIFFERENCES = [
         "Reading",
         "`checkpoint.parallelism` is 4 for every store",
         "4, except that obstore reads up to 512 objects at a time unless the setting is given",
-        "obstore needs no thread for a request; a value that is set is a ceiling on every store",
+        "its threads only wait; a value that is set is a ceiling on every store",
         "unit/test_settings.py::test_changing_a_setting_has_its_documented_effect",
     ),
     Difference(

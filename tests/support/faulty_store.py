@@ -101,6 +101,9 @@ class FaultyStore:
             if name.partition("/")[0] >= start
         }
 
+    def page_from(self, folder, start=""):
+        return self.stats_from(folder, start), True
+
     def stat(self, key):
         self._read()
         return self._stat(key)

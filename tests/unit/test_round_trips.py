@@ -97,6 +97,23 @@ def test_checkpoint_and_later_commits_are_read_concurrently(wire):
     assert not wire.together
 
 
+def test_table_with_a_small_checkpoint_opens_in_two_round_trips(wire):
+    writer = fill(wire, checkpoint=False)
+    writer.checkpoint()
+    (part,) = (key for key in wire.objects if key.endswith(".parquet"))
+    manifest = next(key for key in wire.objects if key.endswith("3.checkpoint.json"))
+    wire.asked.clear()
+    expect_together(wire, ("find", "_last_checkpoint"), ("list", ""), ("list", "_checkpoints/"))
+    table = table_on(wire)
+    assert not wire.together
+    assert len(wire.asked) == 3
+    files = [("get", key.removeprefix(f"{LOG_FOLDER}/")) for key in (manifest, part)]
+    expect_together(wire, *files, ("list", commit_name(3)))
+    assert sorted(table.snapshot().files["path"].to_pylist()) == ["a", "b", "c"]
+    assert not wire.together
+    assert len(wire.asked) == 6
+
+
 @pytest.mark.parametrize("checkpoint", [True, False])
 def test_retirement_records_and_log_tail_are_listed_concurrently(wire, checkpoint):
     fill(wire, checkpoint=checkpoint)
