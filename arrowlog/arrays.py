@@ -33,6 +33,8 @@ _DATETIME_DAYS = (_DATETIME_SECONDS[0] // 86_400, _DATETIME_SECONDS[1] // 86_400
 _TICKS_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000}
 _ARRAY_CODES: dict[pa.DataType, str] = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d"}
 _ARRAY_CODES |= {pa.int8(): "b", pa.uint8(): "B"}
+# The names of Arrow's types that have another name in numpy.
+_NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 # The names of polars' types: polars is imported only where a series has to be made.
 _POLARS_TYPES: dict[pa.DataType, str] = {
     pa.string(): "String",
@@ -144,7 +146,8 @@ def make_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
 def to_numpy(values: pa.Array | pa.ChunkedArray) -> Any:
     """Return numbers or booleans without nulls as a numpy array; numbers share their memory.
 
-    `Array.to_numpy` would import pandas, if it is installed.
+    `Array.to_numpy` would import pandas, if it is installed, and `DataType.to_pandas_dtype` did so
+    before version 26.
 
     >>> to_numpy(make_array([1, 2], pa.int64())).tolist()
     [1, 2]
@@ -155,11 +158,12 @@ def to_numpy(values: pa.Array | pa.ChunkedArray) -> Any:
         values = values.combine_chunks()
     if pa.types.is_boolean(values.type):
         return to_numpy(pc.cast(values, pa.uint8())).astype(np.bool_)
-    kind = values.type.to_pandas_dtype()
+    name = str(values.type)
+    kind = np.dtype(_NUMPY_NAMES.get(name, name))
     data = values.buffers()[1]
     if not len(values):
         return np.empty(0, kind)
-    return np.frombuffer(data, kind, len(values), values.offset * np.dtype(kind).itemsize)
+    return np.frombuffer(data, kind, len(values), values.offset * kind.itemsize)
 
 
 def from_numpy(values: Any) -> pa.Array:

@@ -485,7 +485,7 @@ class Table(ReadableRows):
             txn: application id and version of an idempotent write. If the log already has this or
                 a higher version of the application, nothing is written and the result has
                 `duplicate` set.
-            user_metadata: JSON value stored in `commitInfo.userMetadata`.
+            user_metadata: JSON value stored in `commitInfo.userMetadata`, up to 500 levels deep.
 
         Examples:
             >>> import tempfile

@@ -9,7 +9,11 @@ import struct
 import zlib
 
 import pyarrow as pa
-from backports import zstd
+
+try:
+    from compression import zstd  # since Python 3.14
+except ImportError:
+    from backports import zstd
 
 PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 

@@ -130,6 +130,7 @@ def test_remove_accepts_absolute_paths_in_a_list(table):
         (lambda t: t.append([file("z")], txn=("a", 2**63)), "txn is"),
         (lambda t: t.append([file("z")], user_metadata=object()), "as JSON"),
         (lambda t: t.append([file("z")], user_metadata=nested(5000)), "as JSON"),
+        (lambda t: t.append([file("z")], user_metadata=nested(498)), "more than 500 levels"),
         (lambda t: t.append([file("z", tags=object())]), "a map of text"),
         (lambda t: t.append([file("z", tags=["x"])]), "a map of text"),
         (lambda t: t.append([file("z", tags={"x": 1})]), "a map of text"),
@@ -177,6 +178,15 @@ def test_refused_operation_writes_nothing(table, call, said):
     with pytest.raises(InvalidRequest, match=said):
         call(table)
     assert sorted(os.listdir(f"{table.uri}/{LOG_FOLDER}")) == [commit_name(0), commit_name(1)]
+
+
+@pytest.mark.parametrize(
+    "metadata", [nested(497), ["[{" * 300] * 2, [{}] * 600, ['"[', "\\"] * 300]
+)
+def test_deep_or_bracketed_user_metadata_is_read_back(table, metadata):
+    table.append([file("z")], user_metadata=metadata)
+    found = arrowlog.Table(table.uri).history()["user_metadata"].to_pylist()[0]
+    assert json.loads(found) == metadata
 
 
 def test_overwrite(table):

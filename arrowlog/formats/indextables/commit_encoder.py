@@ -9,6 +9,8 @@ were kept as text are copied, and fields without a value are omitted. Pure.
 
 from __future__ import annotations
 
+import re
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -31,6 +33,11 @@ _CONTROL_CHARACTERS = r"[\x00-\x1f]"
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 # Texts from which on they are examined together.
 _MANY_TEXTS = 1 << 8
+# How deep the JSON of a commit may be nested. What a reader takes depends on its Python: 3.11 takes
+# 1,000 levels, less what its callers use, and 3.14 writes more than it can read.
+_NESTING_MAX = 500
+# Brackets, and strings, because a bracket in a string is text.
+_BRACKET_OR_STRING = re.compile(rb'[\[\]{}]|"(?:[^"\\]|\\.)*"')
 _Piece: TypeAlias = Any  # a text that is the same for all adds, or an array with one for each
 
 
@@ -283,10 +290,22 @@ def encode_action(action: str, fields: Mapping[str, Any]) -> bytes:
 
 
 def encode_commit(info: Mapping[str, Any], lines: Sequence[bytes]) -> bytes:
-    """Encode a commit after version 0: `info` with the action count and checksum, then `lines`."""
+    """Encode a commit after version 0: `info` with the action count and checksum, then `lines`.
+
+    Raises `ValueError` if `info` is nested so deeply that some readers would not decode it.
+    """
     body = b"".join(lines)
     full_info = {**info, "numActions": len(lines), "checksum": format_checksum(body)}
-    return encode_action("commitInfo", full_info) + body
+    line = encode_action("commitInfo", full_info)
+    if line.count(b"{") + line.count(b"[") > _NESTING_MAX and _nesting(line) > _NESTING_MAX:
+        raise ValueError(f"it is nested more than {_NESTING_MAX} levels deep")
+    return line + body
+
+
+def _nesting(line: bytes) -> int:
+    """How many objects and lists of a JSON text are inside each other, at most."""
+    steps = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
+    return max(accumulate(steps.get(part, 0) for part in _BRACKET_OR_STRING.findall(line)))
 
 
 def encode_first_commit(protocol: Protocol, metadata: Metadata) -> bytes:
