@@ -53,7 +53,8 @@ JOBS = {
     ],
     "test": [
         *STATIC,
-        ["-m", "pytest", "-n", "2", "--ignore", SPARK],
+        # Most of their time, tests wait for servers, disks and processes that they stop.
+        ["-m", "pytest", "-n", "4", "--ignore", SPARK],
         ["-m", "pytest", SPARK],  # by itself: one JVM, which uses both cores
     ],
     "bench": [["-m", "benchmarks"]],
