@@ -181,7 +181,7 @@ def shorten(value: object) -> str:
     """
     try:
         text = repr(value)
-    except ValueError:  # Python does not format integers of so many digits
+    except (ValueError, RecursionError):  # too many digits, or nested too deeply
         text = ""
     return text if 0 < len(text) <= _SHOWN_LENGTH_MAX else f"this {type(value).__name__}"
 

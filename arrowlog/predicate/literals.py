@@ -224,9 +224,11 @@ def check_literal(literal: Literal) -> None:
         return
     limit = _DAYS_MAX if kind == "date" else _MICROS_MAX if kind.startswith("time") else _INT_MAX
     if not -limit <= value < limit:
-        what = f"A {kind} of {len(str(abs(value)))} digits" if kind == "int" else f"The {kind}"
+        what = (
+            "integer" if kind == "int" else kind
+        )  # which may have more digits than Python formats
         raise InvalidRequest(
-            f"{what} is outside the range of every column type.",
+            f"The {what} is outside the range of every column type.",
             next="Remove the condition.",
         )
 

@@ -147,9 +147,15 @@ def _build_add(path: Any, known: dict[str, Any], place: str) -> Add:
     for name, value in maps.items():
         if not hasattr(value, "items"):
             raise InvalidRequest(
-                f"{place}.{files_column_name(name)} is {value!r}.", next="Pass a map."
+                f"{place}.{files_column_name(name)} is {shorten(value)}.", next="Pass a map."
             )
-    known = {name: _plain_integers(value) for name, value in known.items()}
+    try:
+        known = {name: _plain_integers(value) for name, value in known.items()}
+        null_count, nan_count = (_plain_integers(maps[name]) for name in STATS_COUNTS)
+    except RecursionError:
+        raise InvalidRequest(
+            f"{place} is nested too deeply.", next="Use text, numbers, and maps of them."
+        ) from None
     return Add(
         path,
         dict(maps["partitionValues"]),
@@ -158,9 +164,9 @@ def _build_add(path: Any, known: dict[str, Any], place: str) -> Add:
         known.pop("numRecords", None),
         dict(maps["minValues"]),
         dict(maps["maxValues"]),
-        _plain_integers(maps["nullCount"]),
+        null_count,
         known,
-        _plain_integers(maps["nanCount"]),
+        nan_count,
     )
 
 
@@ -365,7 +371,8 @@ def _struct_bounds(add: Add, schema: pa.Schema, place: str) -> dict[str, Any]:
                 if pa.types.is_floating(kind):  # NaN and infinity are no bounds
                     continue
                 raise InvalidRequest(
-                    f"{where}[{'.'.join(path)!r}] is {value!r}, which is not a valid {kind}.",
+                    f"{where}[{'.'.join(path)!r}] is {shorten(value)}, which is not a valid"
+                    f" {kind}.",
                     next="Pass a value of the field's type, or leave it out.",
                 )
             bounds.setdefault(side, {})[path] = typed
@@ -397,15 +404,21 @@ def _check_fields(add: Add, place: str) -> None:
         if kind is FieldKind.INT:
             _check_integer(value, f"{place}.{name}", -_INT64_MAX - 1, _INT64_MAX, "an integer")
         elif kind is FieldKind.BOOL and not isinstance(value, bool):
-            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="Must be true or false.")
+            raise InvalidRequest(
+                f"{place}.{name} is {shorten(value)}.", next="Must be true or false."
+            )
         elif kind in (FieldKind.TEXT, FieldKind.WORD, FieldKind.STATS) and not isinstance(
             value, str
         ):
-            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="Must be text.")
+            raise InvalidRequest(f"{place}.{name} is {shorten(value)}.", next="Must be text.")
         elif name == "tags" and not _is_text_map(value):
-            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="Must be a map of text.")
+            raise InvalidRequest(
+                f"{place}.{name} is {shorten(value)}.", next="Must be a map of text."
+            )
         elif kind is FieldKind.JSON and name != "tags" and not _is_text_list(value):
-            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="Must be a list of text.")
+            raise InvalidRequest(
+                f"{place}.{name} is {shorten(value)}.", next="Must be a list of text."
+            )
 
 
 def _is_text_map(value: object) -> bool:
@@ -486,7 +499,7 @@ def _log_text(value: object, kind: pa.DataType, place: str, column: str) -> str 
         return to_log_text(value, kind)
     except ValueError as error:
         raise InvalidRequest(
-            f"{place}[{column!r}] is {value!r}: {error}.",
+            f"{place}[{column!r}] is {shorten(value)}: {error}.",
             next="Pass a value of the column's type, or None.",
         ) from None
 

@@ -75,6 +75,11 @@ def test_commit_result_fields(table):
     assert removed.operation_metrics["numRemovedBytes"] == 4
 
 
+def add_with(value):
+    add = {"path": "z", "partitionValues": {"p": None}, "size": 1, "modificationTime": 1}
+    return {**add, "dataChange": True, "ofAnotherProgram": value}
+
+
 def nested(depth):
     found = {}
     for _ in range(depth):
@@ -131,6 +136,11 @@ def test_remove_accepts_absolute_paths_in_a_list(table):
         (lambda t: t.append([file("z")], user_metadata=object()), "as JSON"),
         (lambda t: t.append([file("z")], user_metadata=nested(5000)), "as JSON"),
         (lambda t: t.append([file("z")], user_metadata=nested(498)), "more than 500 levels"),
+        (lambda t: t.append([add_with([nested(498)])]), "more than 500 levels"),
+        (lambda t: t.append([add_with([nested(10**5)])]), "more than 500 levels"),
+        (lambda t: t.append([add_with(nested(10**5))]), "nested too deeply"),
+        (lambda t: t.append([file("z", null_count=nested(10**5))]), "nested too deeply"),
+        (lambda t: t.append([file("z", splitTags=[nested(10**5)])]), "this list. Must be a list"),
         (lambda t: t.append([file("z", tags=object())]), "a map of text"),
         (lambda t: t.append([file("z", tags=["x"])]), "a map of text"),
         (lambda t: t.append([file("z", tags={"x": 1})]), "a map of text"),

@@ -255,3 +255,13 @@ def test_date_out_of_range_is_refused(mixed):
         arrowlog.InvalidRequest, match="The date is outside the range of every column type"
     ):
         mixed.scan([("d", "=", pa.scalar(2**63 - 1, pa.date64()))])
+
+
+@pytest.mark.parametrize("digits", [400, 5000])  # Python formats 4,300
+@pytest.mark.parametrize("op", ["=", "in"])
+def test_integer_out_of_range_is_refused(mixed, op, digits):
+    value = -(10**digits)
+    with pytest.raises(
+        arrowlog.InvalidRequest, match="The integer is outside the range of every column type"
+    ):
+        mixed.scan([("d", op, [value] if op == "in" else value)])

@@ -284,28 +284,37 @@ def _repeats(texts: pa.Array) -> bool:
 
 
 def encode_action(action: str, fields: Mapping[str, Any]) -> bytes:
-    """Encode one action as a line. Fields whose value is None are omitted."""
+    """Encode one action as a line. Fields whose value is None are omitted.
+
+    Raises `ValueError` if a field is nested so deeply that some readers would not decode it.
+    """
     present = {name: value for name, value in fields.items() if value is not None}
-    return msgspec.json.encode({action: present}) + b"\n"
+    try:
+        line = msgspec.json.encode({action: present})
+    except RecursionError:
+        line = None
+    if line is None or _nests_too_deeply(line):
+        raise ValueError(f"it is nested more than {_NESTING_MAX} levels deep")
+    return line + b"\n"
 
 
 def encode_commit(info: Mapping[str, Any], lines: Sequence[bytes]) -> bytes:
     """Encode a commit after version 0: `info` with the action count and checksum, then `lines`.
 
-    Raises `ValueError` if `info` is nested so deeply that some readers would not decode it.
+    Raises `ValueError` as `encode_action` does.
     """
     body = b"".join(lines)
     full_info = {**info, "numActions": len(lines), "checksum": format_checksum(body)}
-    line = encode_action("commitInfo", full_info)
-    if line.count(b"{") + line.count(b"[") > _NESTING_MAX and _nesting(line) > _NESTING_MAX:
-        raise ValueError(f"it is nested more than {_NESTING_MAX} levels deep")
-    return line + body
+    return encode_action("commitInfo", full_info) + body
 
 
-def _nesting(line: bytes) -> int:
-    """How many objects and lists of a JSON text are inside each other, at most."""
+def _nests_too_deeply(line: bytes) -> bool:
+    """Whether too many objects and lists of a JSON text are inside each other."""
+    if line.count(b"{") + line.count(b"[") <= _NESTING_MAX:
+        return False
     steps = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
-    return max(accumulate(steps.get(part, 0) for part in _BRACKET_OR_STRING.findall(line)))
+    depths = accumulate(steps.get(part, 0) for part in _BRACKET_OR_STRING.findall(line))
+    return max(depths) > _NESTING_MAX
 
 
 def encode_first_commit(protocol: Protocol, metadata: Metadata) -> bytes:
