@@ -383,8 +383,7 @@ class SnapshotTracker:
         with self._lock:
             started_at = boottime()  # whatever the store answers from here on was not true earlier
             self._listed_ahead = None  # by a load that no catch-up followed
-            own_commits = self._base.own_commits
-            before = self._base.snapshot
+            own_commits, before = self._base.own_commits, self._base.snapshot
             self._cache.listing.note(hit=False)
             current = (
                 self._base.may_be_refreshed(strict=self._with_strict(strict).strict)
