@@ -1,9 +1,9 @@
 """The benefit of checkpoints: opening with and without one, locally and over S3; codecs.
 
 `replay` opens tables by number of commits, once by replay and once from a checkpoint of the last
-commit. `checkpoint again` writes the next checkpoint after ten commits. `codec` compresses and
-decompresses the lines of commits. `slow wire` opens tables on an S3 server in memory that delays
-and counts requests (`memory_s3`); deltalake opens a table of its own there.
+commit. `checkpoint again` writes the next checkpoint, after ten commits of ten files. `codec`
+compresses and decompresses the lines of commits. `slow wire` opens tables on an S3 server in memory
+that delays and counts requests (`memory_s3`); deltalake opens a table of its own there.
 """
 
 import os
@@ -22,7 +22,7 @@ from benchmarks.tables import Shape
 TITLES = {
     "replay": "open by replay",
     "replay checkpoint": "open from a checkpoint",
-    "checkpoint again": "the next checkpoint, after ten commits",
+    "checkpoint again": "the next checkpoint, after ten commits of ten files",
     "codec": "compress and decompress the lines of commits",
     "codec ratio": "how many times smaller the lines become",
     "slow wire": "open over S3 with a delay",
