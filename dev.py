@@ -55,7 +55,8 @@ JOBS = {
         *STATIC,
         # Most of their time, tests wait for servers, disks and processes that they stop.
         ["-m", "pytest", "-n", "4", "--ignore", SPARK],
-        ["-m", "pytest", SPARK],  # by itself: one JVM, which uses both cores
+        # By themselves, and each module in one process: it starts a JVM.
+        ["-m", "pytest", "-n", "2", "--dist", "loadfile", SPARK],
     ],
     "bench": [["-m", "benchmarks"]],
     "docs": [  # not --quiet: it would drop the warnings that --strict counts
