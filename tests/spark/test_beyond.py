@@ -6,7 +6,7 @@ import pytest
 from benchmarks import beyond, capped
 
 FILES, ADDS = 150_000, 15_000
-CAP = 120  # MB more than libraries; in process it takes 160 and more, a driver of Spark some 50
+CAP = 90  # MB more than libraries; in process it takes about 130, a driver of Spark less than 50
 
 
 @pytest.fixture(scope="module")
