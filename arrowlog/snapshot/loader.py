@@ -48,7 +48,9 @@ from arrowlog.snapshot.log_segment import (
     VersionGap,
     earliest_rebuildable_version,
     missing_file_error,
+    no_longer_available_error,
     plan_segment,
+    with_cause,
 )
 from arrowlog.snapshot.read_ahead import THREADS_MAX, read_checkpoint_ahead
 from arrowlog.snapshot.read_options import ReadOptions
@@ -302,8 +304,9 @@ def _read_base(
                 raise work.missing_file from work.damaged_state or error
             if work.damaged_state is not None:
                 raise work.damaged_state from error
+            _check_not_cleaned_up(work, listing, version, error)
             if work.damage is not None:
-                told = _with_cause(error, work.damage)
+                told = with_cause(error, work.damage)
                 raise to_checkpoint_error(told, max(unusable, default=None)) from work.damage
             if work.unfinished is not None:
                 # A concurrent cleanup may have deleted its manifest while the folder was listed,
@@ -319,16 +322,16 @@ def _read_base(
     return segment, None
 
 
-def _with_cause(error: LogCorrupt, damaged: LogCorrupt) -> LogCorrupt:
-    """Return the error of a log that cannot be replayed, with what is wrong with its checkpoint."""
-    where = f"{damaged.file}: " if damaged.file else ""
-    return LogCorrupt(
-        f"{error.what} What is wrong with the checkpoint: {where}{damaged.what}",
-        next=error.next,
-        file=error.file,
-        version=error.version,
-        code=error.code,
-    )
+def _check_not_cleaned_up(
+    work: _Load, listing: LogListing, version: int | None, error: LogCorrupt
+) -> None:
+    """Raise `InvalidRequest` if a cleanup has deleted commits of a version, and is deleting it."""
+    later = [v for v in listing.checkpoints if version is not None and v > version]
+    if later and error.version in listing.retired:
+        lost = max((v for v in listing.checkpoints if v < min(later)), default=-1)
+        problems = verify_checkpoint(work.store, listing, lost, work.options.config)
+        if any(problem.code == "checkpoint-partial" for problem in problems):
+            raise no_longer_available_error(version, min(later)) from error
 
 
 def _require_full_listing(listing: LogListing) -> None:
@@ -442,11 +445,7 @@ def _check_reached(segment: LogSegment, listing: LogListing, version: int | None
         # Not damage: cleanup keeps single commits that hold a skip still in its cooldown.
         gap, first = None, max(first, version + 1)
     if version < first and (gap is None or gap.missing == 1):
-        raise InvalidRequest(
-            f"Version {version} is no longer available: the log was cleaned up to version {first}.",
-            next=f"Read version {first} or a later one.",
-            version=version,
-        )
+        raise no_longer_available_error(version, first)
     if segment.gap is not None or version <= listing.newest:
         raise LogCorrupt(
             f"version {version} cannot be rebuilt: {segment.gap or 'its commit is gone'}.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arrowlog.errors import LogCorrupt
+from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.formats import CommitFile
 
 if TYPE_CHECKING:
@@ -180,6 +180,27 @@ def retired_record_error(listing: LogListing) -> LogCorrupt:
         + _retired_hint(listing),
         file=listing.format.key(listing.format.retired_folder, f"{last:020d}-*.json"),
         version=last,
+    )
+
+
+def with_cause(error: LogCorrupt, damaged: LogCorrupt) -> LogCorrupt:
+    """Return the error of a log that cannot be replayed, with what is wrong with its checkpoint."""
+    where = f"{damaged.file}: " if damaged.file else ""
+    return LogCorrupt(
+        f"{error.what} What is wrong with the checkpoint: {where}{damaged.what}",
+        next=error.next,
+        file=error.file,
+        version=error.version,
+        code=error.code,
+    )
+
+
+def no_longer_available_error(version: int | None, first: int) -> InvalidRequest:
+    """Return the error for a version below `first`, the earliest that cleanup has left."""
+    return InvalidRequest(
+        f"Version {version} is no longer available: the log was cleaned up to version {first}.",
+        next=f"Read version {first} or a later one.",
+        version=version,
     )
 
 

@@ -297,3 +297,36 @@ def test_checkpoint_listed_without_its_manifest_is_listed_again(root, monkeypatc
         with pytest.raises(LogCorrupt, match="cannot be read, and the commit of version 1"):
             arrowlog.Table(root).snapshot()
     assert hidden[0]
+
+
+@pytest.fixture
+def cleaned_up(tmp_path):
+    """A snapshot of version 3, whose checkpoint a truncation deleted, and the files it had."""
+    root = tmp_path / "cleaned up"
+    table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
+    folder = root / "_transaction_log" / "_checkpoints"
+    for number in range(6):
+        table.append([arrowlog.add_file(f"f{number}", {}, size=1, modification_time=1)])
+        if number == 2:
+            table.checkpoint()
+            held = arrowlog.Table(root).snapshot(version=3)
+            files = {path: path.read_bytes() for path in folder.iterdir()}
+    table.truncate_history()
+    return held, files
+
+
+def test_snapshot_whose_checkpoint_is_being_deleted_is_no_longer_available(cleaned_up):
+    held, files = cleaned_up
+    for path, data in files.items():
+        if path.suffix == ".json":  # the manifest, of which no part is left
+            path.write_bytes(data)
+    with pytest.raises(arrowlog.InvalidRequest, match=r"3 is no longer available.*to version 6"):
+        _ = held.files
+
+
+def test_damage_is_named_even_if_the_commits_were_cleaned_up(cleaned_up):
+    held, files = cleaned_up
+    for path, data in files.items():
+        path.write_bytes(data if path.suffix == ".json" else bytes(len(data)))
+    with pytest.raises(arrowlog.LogCorrupt, match="the checkpoint of version 3 cannot be read"):
+        _ = held.files
