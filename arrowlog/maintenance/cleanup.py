@@ -32,6 +32,7 @@ from arrowlog.formats.indextables import (
     RETIRED_PART_SUFFIX,
     STATE_KIND,
     classify_names,
+    is_checkpoint_part,
     parse_parquet_part,
     parse_state_folder,
     retired_part_name,
@@ -523,11 +524,18 @@ def _delete_planned(store: Store, config: Config, retention: RetentionPlan) -> C
         return CleanupResult(
             retention, dry_run=False, failures=(str(error),), left=frozenset(deletion.left)
         )
-    parts = [file.key for file in retention.files_to_delete if is_shareable_part(file.key)]
-    rest = [file.key for file in retention.files_to_delete if file.kind != "manifest"]
-    deletion.run(sorted(set(rest) - set(parts), key=rest.index))
-    if parts:
-        delete_parts(deletion, parts)
+    files = [file for file in retention.files_to_delete if file.kind != "manifest"]
+    parts = [file for file in files if is_checkpoint_part(file.key.rpartition("/")[2])]
+    part_keys = {file.key for file in parts}
+    # The parts of a checkpoint last: without its manifest they mean nothing, while a manifest
+    # without its parts is a damaged checkpoint. A cleanup may be interrupted at any time.
+    deletion.run([file.key for file in files if file.key not in part_keys])
+    staying = {file.version for file in files if file.key in deletion.left - part_keys}
+    released = [file.key for file in parts if file.version not in staying]
+    deletion.run([key for key in released if not is_shareable_part(key)])
+    shareable = [file.key for file in parts if is_shareable_part(file.key)]
+    if shareable:
+        delete_parts(deletion, shareable)
     _delete_state_remains(deletion, retention)
     with suppress(StoreUnavailable):  # harmless leftovers: newer records cover the same versions
         store.delete(obsolete)

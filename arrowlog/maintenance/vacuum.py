@@ -328,10 +328,18 @@ def _keys_of_version(
     """Return the live files of a version; none if a manifest of its table state is gone.
 
     Other programs delete manifests of states that stay. Such a version cannot be read any more. A
-    damaged file is an error: it may be restored.
+    damaged file is an error: it may be restored. So is a part of a checkpoint that is gone.
     """
     try:
         return load_snapshot(store, listing, options, version).state.column("key")
+    except InvalidRequest as error:  # a checkpoint that is incomplete, below a later one
+        raise LogCorrupt(
+            f"{store.root} cannot be vacuumed: the checkpoint of version {version} is incomplete,"
+            " and its commits were cleaned up.",
+            next="Restore its files if the version is still needed; if not, truncate the history"
+            " (table.truncate_history(), `arrowlog truncate-history`), which deletes its rest.",
+            version=version,
+        ) from error
     except LogCorrupt as error:
         is_state = listing.state_file(version) is not None
         if is_state and error.file is not None and store.stat(error.file) is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -185,10 +186,34 @@ def _listing_of(
     listing = finished
     if listing.empty:
         raise _no_table_error(store, [table_format])
-    listing = without_retired(store, listing, names)
+    listing = _without_remains(store, without_retired(store, listing, names))
     if table_format.pointer_name in names and not listing.checkpoints:
         _check_pointer_is_reached(store, listing)
     return listing
+
+
+def _without_remains(store: Store, listing: LogListing) -> LogListing:
+    """Return the listing without what an interrupted cleanup has left of earlier checkpoints.
+
+    Cleanup deletes the manifest of a Parquet checkpoint before its parts. Parts of ours without a
+    manifest are no checkpoint, and the commits that would give their version are retired. Without
+    retired versions, or at the newest checkpoint, no file is read.
+    """
+    if not listing.retired:
+        return listing
+    first, newest = listing.retired.ranges[0][0], max(listing.checkpoints, default=-1)
+    remains: set[int] = set()
+    for version, (form, *others) in listing.checkpoints.items():
+        if first <= version < newest and form.kind == "parquet" and not others:
+            from arrowlog.snapshot.checkpoint.parquet import is_without_manifest
+
+            with suppress(LogCorrupt):  # which program wrote it cannot be told
+                if is_without_manifest(store, form.keys):
+                    remains.add(version)
+    if not remains:
+        return listing
+    rest = {v: forms for v, forms in listing.checkpoints.items() if v not in remains}
+    return replace(listing, checkpoints=rest)
 
 
 def _list_folder(

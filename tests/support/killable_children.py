@@ -62,7 +62,7 @@ class Killing:
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
-            raise SystemExit("a child ended by itself; its error is above")
+            raise SystemExit(f"a child ended by itself, with status {status}; its error is above")
         data = b""
         while part := os.read(pipe, 1 << 16):
             data += part

@@ -196,6 +196,17 @@ def is_parquet_part(name: str, version: int) -> bool:
     return match is not None and _parse_version(match[1], name) == version
 
 
+def is_checkpoint_part(name: str) -> bool:
+    """Return whether a file is a part of a checkpoint, of any version and form.
+
+    >>> is_checkpoint_part("00000000000000000007.checkpoint.parquet")
+    True
+    >>> is_checkpoint_part("00000000000000000007.checkpoint.json")  # a manifest, or all of it
+    False
+    """
+    return (_PARQUET_FILE.fullmatch(name) or _JSON_PART.fullmatch(name)) is not None
+
+
 def parse_parquet_part(name: str) -> tuple[int, str] | None:
     """Return the version in a part's name and the id of its writer, empty if it has none.
 

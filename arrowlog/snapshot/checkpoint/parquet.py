@@ -558,13 +558,23 @@ def find_named_parts(store: Store, version: int, keys: Sequence[str]) -> frozens
     return frozenset(named)
 
 
+def is_without_manifest(store: Store, keys: Sequence[str]) -> bool:
+    """Whether the files of a Parquet checkpoint are parts of ours without their manifest.
+
+    Raises `LogCorrupt` if that cannot be told, and `FileNotFoundError` if a part is gone.
+    """
+    if any(key.endswith(".json") for key in keys):
+        return False
+    return _FOOTER_KEY in read_footer_metadata(store, keys[0])
+
+
 def _read_unverified(
     store: Store, version: int, keys: Sequence[str], count: Callable[[int], None]
 ) -> pa.Table | None:
     """Read all rows of another program's checkpoint, which has no checksums; None if it is ours."""
-    part_keys = [key for key in keys if key.endswith(".parquet")]
-    if part_keys == list(keys) and _FOOTER_KEY in read_footer_metadata(store, part_keys[0]):
+    if is_without_manifest(store, keys):
         return None
+    part_keys = [key for key in keys if key.endswith(".parquet")]
     parts = [key.rpartition("/")[2] for key in part_keys]
     expected = parquet_names(version, len(parts))
     if [name.lstrip("0") for name in parts] != [name.lstrip("0") for name in expected]:

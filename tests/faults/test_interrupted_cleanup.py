@@ -1,0 +1,93 @@
+"""A cleanup that is interrupted after any deletion leaves a log that is read and vacuumed."""
+
+import itertools
+import shutil
+
+import pyarrow as pa
+import pytest
+
+import arrowlog
+from arrowlog.storage.local import LocalStore
+
+SCHEMA = pa.schema([("id", pa.int64())])
+OPTIONS = {"checkpoint.enabled": False}
+
+
+class InterruptionError(BaseException):
+    """Not an `Exception`, so that nothing handles it: the process ends here."""
+
+
+def open_table(root):
+    return arrowlog.Table(root, options=OPTIONS)
+
+
+def write(table, number):
+    table.write(pa.table({"id": [number]}, schema=SCHEMA))
+
+
+def interrupt_after(monkeypatch, count):
+    """Let the store delete so many files one by one, and then end the process."""
+    delete, left = LocalStore.delete, itertools.count(count, -1)
+
+    def delete_some(self, keys):
+        for key in keys:
+            if next(left) <= 0:
+                raise InterruptionError
+            delete(self, [key])
+
+    monkeypatch.setattr(LocalStore, "delete", delete_some)
+
+
+@pytest.fixture
+def original(tmp_path):
+    """A table that was truncated to version 2 and has two commits since."""
+    root = tmp_path / "original"
+    table = arrowlog.Table.create(root, SCHEMA, options=OPTIONS)
+    for number in range(2):
+        write(table, number)
+    table.truncate_history()
+    for number in range(2, 4):
+        write(table, number)
+    return root
+
+
+@pytest.mark.parametrize("form", ["auto", "json", "parquet"])
+@pytest.mark.promise("maintenance.no_row_is_lost")
+def test_log_is_intact_after_any_deletion_of_an_interrupted_truncation(original, monkeypatch, form):
+    for count in itertools.count():
+        root = original.with_name(f"interrupted after {count}")
+        shutil.copytree(original, root)
+        table = arrowlog.Table(root, options={**OPTIONS, "checkpoint.format": form})
+        finished = False
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, count)
+            try:
+                table.truncate_history()
+                finished = True
+            except InterruptionError:
+                pass
+        check_intact(root)
+        if finished:
+            break
+    assert count > 3
+
+
+def check_intact(root):
+    table = open_table(root)
+    newest = table.scan().to_arrow()
+    assert sorted(newest["id"].to_pylist()) == [0, 1, 2, 3]
+    versions = range(table.earliest_version, table.version + 1)
+    rows = {version: sorted_rows(table, version) for version in versions}
+    table.vacuum("0s", force=True)
+    assert open_table(root).earliest_version == table.earliest_version
+    for version in versions:
+        assert sorted_rows(open_table(root), version) == rows[version]
+    table.truncate_history()
+    assert open_table(root).earliest_version == table.version
+    names = [path.name for path in (root / "_transaction_log").rglob("*") if path.is_file()]
+    newest = f"{table.version:020d}"
+    assert not [n for n in names if "checkpoint." in n and not n.startswith(newest)]
+
+
+def sorted_rows(table, version):
+    return sorted(table.scan(version=version).to_arrow()["id"].to_pylist())
