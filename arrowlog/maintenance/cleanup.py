@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from arrowlog.display import format_bytes, format_items
 from arrowlog.errors import LogCorrupt, StoreUnavailable
 from arrowlog.formats import RETIRED_FOLDER as RETIRED
 from arrowlog.formats import parse_retired_records, retired_record_name, superseded_records
@@ -113,6 +114,15 @@ class CleanupResult:
     failures: tuple[str, ...] = ()
     left: frozenset[str] = field(default=frozenset(), repr=False)
     milliseconds: float = field(default=0.0, compare=False)
+
+    def __repr__(self) -> str:
+        """The number of files, their size, and the versions that stay readable."""
+        verb = "would be deleted" if self.dry_run else "deleted"
+        first, last = self.earliest_version, self.retention.version
+        stays = f"version {last} stays" if first == last else f"versions {first} to {last} stay"
+        failed = f"; {len(self.failures)} deletions failed" if self.failures else ""
+        files, size = format_items(self.num_files, "file"), format_bytes(self.bytes_freed)
+        return f"CleanupResult({files} {verb}, {size}; {stays} readable{failed})"
 
     @property
     def log_files(self) -> tuple[LogFile, ...]:

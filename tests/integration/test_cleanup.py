@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import re
 import shutil
 import time
 
@@ -617,3 +618,17 @@ def test_commits_within_log_retention_stay_readable(root):
     assert {version: facts(again, version) for version in range(30, 61)} == before
     with pytest.raises(arrowlog.InvalidRequest, match="cleaned up to version 30"):
         again.snapshot(version=15)
+
+
+def test_results_of_checkpoint_and_cleanup_say_what_was_done(root):
+    table = build(root, versions=3, at=())
+    assert re.fullmatch(
+        r"CheckpointResult\(version 3, 3 live files; json: [0-9.,]+ k?B in 1 file, [0-9,]+ ms\)",
+        repr(table.checkpoint()),
+    )
+    again = "CheckpointResult(version 3, 3 live files; it existed already)"
+    assert repr(table.checkpoint()) == again
+    planned, done = repr(table.truncate_history(dry_run=True)), repr(table.truncate_history())
+    said = r"CleanupResult\(2 files {}, [0-9.,]+ k?B; version 3 stays readable\)"
+    assert re.fullmatch(said.format("would be deleted"), planned)
+    assert re.fullmatch(said.format("deleted"), done)

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from arrowlog.display import format_bytes, format_items
 from arrowlog.errors import StoreUnavailable
 from arrowlog.formats.indextables import (
     CHECKSUM_PREFIX,
@@ -75,6 +76,14 @@ class CheckpointResult:
     names: tuple[str, ...]
     uncompressed_bytes: int = 0
     milliseconds: float = 0.0
+
+    def __repr__(self) -> str:
+        """The version, and what was written of it."""
+        live = f"version {self.version}, {format_items(self.num_files, 'live file')}"
+        if not self.names:
+            return f"CheckpointResult({live}; it existed already)"
+        written = f"{format_bytes(self.size_bytes)} in {format_items(len(self.names), 'file')}"
+        return f"CheckpointResult({live}; {self.format}: {written}, {self.milliseconds:.0f} ms)"
 
     @property
     def compression_ratio(self) -> float:
