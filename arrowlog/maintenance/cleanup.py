@@ -540,7 +540,8 @@ def _delete_planned(store: Store, config: Config, retention: RetentionPlan) -> C
     # The parts of a checkpoint last: without its manifest they mean nothing, while a manifest
     # without its parts is a damaged checkpoint. A cleanup may be interrupted at any time.
     deletion.run([file.key for file in files if file.key not in part_keys])
-    staying = {file.version for file in files if file.key in deletion.left - part_keys}
+    undeleted = deletion.left - part_keys
+    staying = {file.version for file in files if file.key in undeleted}
     released = [file.key for file in parts if file.version not in staying]
     deletion.run([key for key in released if not is_shareable_part(key)])
     shareable = [file.key for file in parts if is_shareable_part(file.key)]
