@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -207,9 +206,13 @@ def _without_remains(store: Store, listing: LogListing) -> LogListing:
         if first <= version < newest and form.kind == "parquet" and not others:
             from arrowlog.snapshot.checkpoint.parquet import is_without_manifest
 
-            with suppress(LogCorrupt):  # which program wrote it cannot be told
+            try:
                 if is_without_manifest(store, form.keys):
                     remains.add(version)
+            except FileNotFoundError:  # a cleanup has deleted it since it was listed
+                remains.add(version)
+            except LogCorrupt:  # which program wrote it cannot be told
+                pass
     if not remains:
         return listing
     rest = {v: forms for v, forms in listing.checkpoints.items() if v not in remains}

@@ -91,3 +91,30 @@ def check_intact(root):
 
 def sorted_rows(table, version):
     return sorted(table.scan(version=version).to_arrow()["id"].to_pylist())
+
+
+def test_log_opens_while_a_cleanup_deletes_what_another_has_left(tmp_path, monkeypatch):
+    """A part is listed, and gone when it is read."""
+    options = {**OPTIONS, "checkpoint.format": "parquet"}
+    table = arrowlog.Table.create(tmp_path, SCHEMA, options=options)
+    for number in range(2):
+        write(table, number)
+    table.truncate_history()
+    left = table.version
+    write(table, 2)
+    table.checkpoint()
+    folder = tmp_path / "_transaction_log" / "_checkpoints"
+    (folder / f"{left:020d}.checkpoint.json").unlink()
+    part = folder / f"{left:020d}.checkpoint.parquet"
+    read = LocalStore.get_range
+
+    def read_after_deletion(self, key, start, stop):
+        if key.endswith(part.name):
+            part.unlink(missing_ok=True)
+        return read(self, key, start, stop)
+
+    monkeypatch.setattr(LocalStore, "get_range", read_after_deletion)
+    reader = open_table(tmp_path)
+    assert not part.exists()
+    assert sorted_rows(reader, reader.version) == [0, 1, 2]
+    assert reader.earliest_version == left + 1
