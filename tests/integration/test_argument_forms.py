@@ -292,7 +292,11 @@ def test_nul_characters_are_refused_in_addresses_columns_and_paths(table, name):
         CALLS_WITH_TEXT[name](table, "a\0b")
 
 
-@pytest.mark.parametrize("columns", ["id", b"id", 5, ["nothing"], ["id", 5]])
+NO_COLUMNS = ["id", b"id", 5, ["nothing"], ["id", 5], ["__nothing"], [".id.part"], [".nothing"]]
+NO_COLUMNS += [{"x": 5}, {5: pc.field("id")}, {"x": pc.field("nothing")}]
+
+
+@pytest.mark.parametrize("columns", NO_COLUMNS, ids=str)
 def test_columns_that_do_not_exist_are_explained(table, columns):
     for read in (table.to_arrow, table.to_pandas, table.scan("id = 1").to_arrow):
         with pytest.raises(InvalidRequest, match=r"columns cannot be|There is no column"):
