@@ -276,6 +276,7 @@ CALLS_WITH_TEXT = {
     "skipped": lambda table, text: table.skips.record(text, reason="damaged"),
     "is_active": lambda table, text: table.skips.is_active(text),
     "filter": lambda table, text: table.skips.filter([text]),
+    "report": lambda table, text: table.report(f"{table.uri}/{text}.html"),
 }
 
 
@@ -286,7 +287,9 @@ def test_surrogates_are_refused_everywhere(table, call):
     assert table.history().num_rows == 4
 
 
-@pytest.mark.parametrize("name", ["address", "url", "column", "path", "footer", "from_log"])
+@pytest.mark.parametrize(
+    "name", ["address", "url", "column", "path", "footer", "from_log", "report"]
+)
 def test_nul_characters_are_refused_in_addresses_columns_and_paths(table, name):
     with pytest.raises(InvalidRequest):
         CALLS_WITH_TEXT[name](table, "a\0b")
