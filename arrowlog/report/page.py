@@ -20,6 +20,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from arrowlog.config import is_text, shorten
 from arrowlog.display import format_bytes
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import OnFirstUse
@@ -255,6 +256,10 @@ def check_target(path: str | os.PathLike[str]) -> str:
     Raises `InvalidRequest` if it is a URL, a folder or a file that is no report, or in no folder.
     """
     given = os.fspath(path)
+    if not is_text(given) or "\0" in given:
+        raise InvalidRequest(
+            f"{shorten(given)} is no path of a file.", next="Give a path of valid Unicode."
+        )
     if "://" in given:
         raise InvalidRequest(
             f"{given} is a URL; a report is written to a local file.",

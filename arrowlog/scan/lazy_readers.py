@@ -7,6 +7,7 @@ engine's own filter is then applied to the rows exactly, whether or not it could
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -290,7 +291,7 @@ class RowDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no 
         if hasattr(columns, "values"):
             expressions += columns.values()
         else:
-            names += columns
+            names += (_column_of_path(name, self.schema) for name in columns)
         for expression in expressions:
             names += sorted(referenced_columns(parse_pyarrow(expression, self.schema)))
         # A batch without columns would have no rows.
@@ -374,16 +375,34 @@ def _project(
         yield from ds.InMemoryDataset(batch).scanner(columns=columns, filter=where).to_batches()
 
 
+def _column_of_path(name: str, schema: pa.Schema) -> str:
+    """Return the column that a struct field is in, given as a path as pyarrow writes it: `.a.b`."""
+    for column in schema.names if name.startswith(".") else ():
+        start = "." + re.sub(r"[\\.\[]", r"\\\g<0>", column)
+        if name == start or name.startswith((f"{start}.", f"{start}[")):
+            return str(column)
+    return name
+
+
 def check_columns(columns: Columns, schema: pa.Schema) -> Columns:
     """Return columns as pyarrow takes them. Raises `InvalidRequest` for one that does not exist."""
-    if columns is None or isinstance(columns, Mapping):
-        return columns
-    if isinstance(columns, (str, bytes)) or not isinstance(columns, Sequence):
+    if columns is None:
+        return None
+    if isinstance(columns, (str, bytes)) or not isinstance(columns, (Mapping, Sequence)):
         raise InvalidRequest(
             f"columns cannot be {shorten(columns)}.", next='Pass a list of names: ["id"].'
         )
-    for name in columns:
-        # pyarrow also has columns such as __filename, and paths of struct fields begin with a dot.
-        if not is_text(name) or not name.startswith(("__", ".")):
-            resolve_column(name, schema)
-    return list(columns)
+    if not isinstance(columns, Mapping):
+        for name in columns:
+            # pyarrow also has columns such as __filename, and paths of struct fields.
+            if not is_text(name) or not name.startswith(("__", ".")):
+                resolve_column(name, schema)
+        columns = list(columns)
+    try:
+        ds.InMemoryDataset(empty_table(schema)).scanner(columns=columns)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, TypeError) as error:
+        raise InvalidRequest(
+            f"columns cannot be {shorten(columns)}: {str(error).partition(' in ')[0]}.",
+            next=f"The columns are {', '.join(schema.names)}.",
+        ) from None
+    return columns

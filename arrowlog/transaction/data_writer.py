@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -132,10 +133,11 @@ def _open_reader(data: object) -> Any:
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
         # Its Arrow stream would include the index as a column.
         return _from_pandas(data).to_reader()
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
-    if hasattr(data, "__arrow_c_array__"):
-        return pa.Table.from_batches([pa.record_batch(data)]).to_reader()
+    with suppress(pa.ArrowInvalid):  # a column: it has rows without names
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(data)
+        if hasattr(data, "__arrow_c_array__"):
+            return pa.Table.from_batches([pa.record_batch(data)]).to_reader()
     raise InvalidRequest(
         f"Data of type {type(data).__name__} cannot be written.",
         next="Pass a pyarrow table or reader, a polars or pandas frame, or anything with"

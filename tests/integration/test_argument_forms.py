@@ -276,6 +276,7 @@ CALLS_WITH_TEXT = {
     "skipped": lambda table, text: table.skips.record(text, reason="damaged"),
     "is_active": lambda table, text: table.skips.is_active(text),
     "filter": lambda table, text: table.skips.filter([text]),
+    "report": lambda table, text: table.report(f"{table.uri}/{text}.html"),
 }
 
 
@@ -286,13 +287,19 @@ def test_surrogates_are_refused_everywhere(table, call):
     assert table.history().num_rows == 4
 
 
-@pytest.mark.parametrize("name", ["address", "url", "column", "path", "footer", "from_log"])
+@pytest.mark.parametrize(
+    "name", ["address", "url", "column", "path", "footer", "from_log", "report"]
+)
 def test_nul_characters_are_refused_in_addresses_columns_and_paths(table, name):
     with pytest.raises(InvalidRequest):
         CALLS_WITH_TEXT[name](table, "a\0b")
 
 
-@pytest.mark.parametrize("columns", ["id", b"id", 5, ["nothing"], ["id", 5]])
+NO_COLUMNS = ["id", b"id", 5, ["nothing"], ["id", 5], ["__nothing"], [".id.part"], [".nothing"]]
+NO_COLUMNS += [{"x": 5}, {5: pc.field("id")}, {"x": pc.field("nothing")}]
+
+
+@pytest.mark.parametrize("columns", NO_COLUMNS, ids=str)
 def test_columns_that_do_not_exist_are_explained(table, columns):
     for read in (table.to_arrow, table.to_pandas, table.scan("id = 1").to_arrow):
         with pytest.raises(InvalidRequest, match=r"columns cannot be|There is no column"):

@@ -195,3 +195,14 @@ def test_names_of_statistics_are_unambiguous():
     assert struct_leaves(schema) == {}
     twice = pa.struct([("b", pa.int64()), ("b", pa.int64()), ("c", pa.list_(STRUCT))])
     assert list(struct_leaves(pa.schema([("a", twice)]))) == ["a.c"]
+
+
+def test_fields_are_read_by_the_paths_of_pyarrow(table):
+    """A name that begins with a dot is a path; a dot in a name is escaped."""
+    for plan in (table.scan(), table.scan("id <> 30"), table.scan("id % 2 = 1")):
+        rows = plan.to_arrow()
+        expected = [a and a["in"]["x"] for a in rows["a"].to_pylist()]
+        assert plan.to_arrow(columns=[".a.in.x"])["x"].to_pylist() == expected
+        found = plan.to_arrow(columns=["id", ".n\\.m", ".a"])
+        assert found.column(1).to_pylist() == rows["n.m"].to_pylist()
+        assert found["a"].to_pylist() == rows["a"].to_pylist()

@@ -98,7 +98,8 @@ def test_every_input_form_is_written(table, form):
 
 
 def test_invalid_input_is_refused(table):
-    for data in ([1, 2], {"p": ["a"]}, "x", None, 5):
+    columns = (ROWS["id"], ROWS["id"].combine_chunks(), pl.Series("id", [1]))
+    for data in ([1, 2], {"p": ["a"]}, "x", None, 5, *columns):
         with pytest.raises(InvalidRequest, match="cannot be written"):
             table.write(data)
 
