@@ -101,10 +101,13 @@ class ActionBatch:
 
     def table(self, action: str) -> pa.Table:
         """Return all actions of one kind as one table. The rows are not sorted by `seq`."""
-        tables = [pa.table({"seq": pa.nulls(0, pa.int64())}), *self.tables.get(action, ())]
+        tables = list(self.tables.get(action, ()))
         if action == "commitInfo":
             tables += [table for infos in self.infos for table in _info_tables(infos, self.format)]
-        return pa.concat_tables(tables, promote_options="default")
+        if len(tables) == 1:
+            return tables[0]
+        empty = pa.table({"seq": pa.nulls(0, pa.int64())})
+        return pa.concat_tables([empty, *tables], promote_options="default")
 
     def place(self, seq: int) -> tuple[str, int]:
         """Return the file name and the line number (from 1) of a sequence number."""
