@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrowlog.decode.columnar_decoder import PIECE_BYTES, concat_column_bytes
-from arrowlog.decode.decoder import (
-    SEQ_LINE_BITS,
-    ActionBatch,
-    LineBuffer,
-    decode_buffer,
-    start_decode,
-)
+from arrowlog.decode.decoder import ActionBatch, decode_buffer, start_decode
+from arrowlog.decode.line_buffer import SEQ_LINE_BITS, LineBuffer
 from arrowlog.decode.line_splitter import contains_octets
 from arrowlog.decode.row_decoder import (
     CommitInfo,

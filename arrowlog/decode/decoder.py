@@ -1,32 +1,23 @@
-"""Decode log files into Arrow tables of actions: a buffer of lines, and its decoding.
-
-`LineBuffer` is a reusable buffer of decompressed files. Fresh memory costs a page fault every
-4 KiB, which for a large log takes as long as decoding it. One buffer is therefore reused for all
-files of a load. A commit consists mostly of adds, with another action in its first or last line.
-The buffer separates those lines from the adds when a file is added, so that the remaining lines can
-be decoded as columns. Many small files are added as one batch: a few vectorized operations find the
-line boundaries and the line kinds of the whole batch.
+"""Decode the lines of log files into Arrow tables of actions.
 
 Lines that share a template are decoded together as columns (`arrowlog.decode.columnar_decoder`),
 lines that share no more than their fields by a JSON reader that knows these fields
 (`arrowlog.decode.schema_decoder`); the remaining lines are decoded one by one
-(`arrowlog.decode.row_decoder`).
+(`arrowlog.decode.row_decoder`). `arrowlog.decode.line_buffer` holds the lines of files.
 """
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import concat_bytes, concat_typed_arrays, make_array, make_scalar
+from arrowlog.arrays import concat_bytes, concat_typed_arrays, make_scalar
 from arrowlog.decode.columnar_decoder import (
     LineBlock,
     LineTemplate,
@@ -37,12 +28,8 @@ from arrowlog.decode.columnar_decoder import (
     merge_matches,
     which_fit,
 )
-from arrowlog.decode.line_splitter import (
-    count_line_feeds,
-    cut_lines,
-    int64_array,
-    lines_after,
-)
+from arrowlog.decode.line_buffer import SEQ_LINE_BITS
+from arrowlog.decode.line_splitter import int64_array, lines_after
 from arrowlog.decode.row_decoder import (
     COMMIT_INFO_PREFIX,
     CommitInfoLines,
@@ -57,348 +44,15 @@ from arrowlog.decode.row_decoder import (
     to_protocol,
 )
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import (
-    COMPRESSED_FIRST_BYTES,
-    INDEXTABLES,
-    check_plain_size,
-    crc32,
-    decompress,
-    is_compressed,
-)
-from arrowlog.storage import SMALL_FILE_BYTES
+from arrowlog.formats.indextables import INDEXTABLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor, Future
 
-    from numpy.typing import NDArray
-
+    from arrowlog.decode.line_buffer import LineBuffer
     from arrowlog.decode.schema_decoder import LearnedShapes
     from arrowlog.formats import ActionFields, Format, Metadata, Protocol
-
-# A sequence number is `file number << SEQ_LINE_BITS | line number`.
-SEQ_LINE_BITS = 32
-# From this many bytes on, decompressing in threads and counting lines with numpy pay off.
-_LARGE_FILE_BYTES = 1 << 17
-# Fewer files than this are added one by one: a batch costs a fixed number of Arrow calls.
-_BATCH_MIN_FILES = 8
-# Decompressed bytes of a batch. Bounds the memory and stays within 32-bit Arrow offsets.
-_BATCH_MAX_BYTES = 1 << 28
-_ADD_PREFIX = b'{"add":'
-# A first line that contains this declares the CRC-32 of the lines after it; arrowlog writes it.
-_CHECKSUM_MARK = b'"checksum":"crc32:'
-_LINE_FEED = 10
-
-
-class LineBuffer:
-    """The lines of log files, in log order.
-
-    `view` holds the buffered lines and `numbers` their sequence numbers; `apart` holds the lines
-    that were separated from them. Of a file that is added alone, only the first and the last line
-    are separated if they are not adds; in a batch, every line that is not an add is separated. File
-    i is `names[i]` of version `versions[i]` and has `lines[i]` lines. `sums` maps the number of
-    each file whose first line declares a checksum to the CRC-32 of all its lines but the first.
-    """
-
-    def __init__(
-        self, limit: int, pool: pa.MemoryPool | None = None, table_format: Format = INDEXTABLES
-    ) -> None:
-        """Create an empty buffer.
-
-        Args:
-            limit: Maximum size of one decompressed file, in bytes.
-            pool: Arrow memory pool for intermediate results.
-            table_format: The format of the log that the files belong to.
-        """
-        self.limit = limit
-        self.pool = pool
-        self.format = table_format
-        self._compressed_first_bytes = (
-            frozenset(COMPRESSED_FIRST_BYTES) if table_format.compressed_commits else frozenset()
-        )
-        # A first line that contains this declares the checksum of the other lines.
-        self._checksum_mark = _CHECKSUM_MARK if table_format.verified_commits else None
-        self.data = bytearray()
-        self._stage: NDArray[np.uint8] | None = None
-        # The templates of the lines decoded last; the next ones probably have them too.
-        self.templates: list[LineTemplate] = []
-        # What the schema decoder has learned of lines without a template, and how often in a row
-        # none was found.
-        self.learned: LearnedShapes = {}
-        self.num_shapeless = 0
-        self.clear()
-
-    def clear(self) -> None:
-        """Remove all files, but keep the memory for the next ones."""
-        self._begin = self.size = 0
-        # The lines of the first batch stay in Arrow memory, without a copy into `data`, until
-        # more lines follow.
-        self._arrow_lines: memoryview | None = None
-        self.names: list[str] = []
-        self.versions: list[int] = []
-        self.lines: list[int] = []
-        self.seq_numbers: list[pa.Array] = []
-        self.non_add_lines: list[NonAddLines] = []
-        self.sums: dict[int, int] = {}
-
-    def drop_adds(self) -> None:
-        """Forget the buffered lines; those that were separated, and the counts and sums, stay."""
-        self._begin = self.size = 0
-        self._arrow_lines, self.seq_numbers = None, []
-
-    def is_shapeless(self, num_lines: int) -> bool:
-        """Return whether to expect that lines share no template, as those before them.
-
-        A template is looked for again from time to time.
-        """
-        if not self.num_shapeless or num_lines < SCHEMA_MIN_LINES:
-            return False
-        self.num_shapeless = (self.num_shapeless + 1) % _SHAPELESS_BUFFERS_MAX
-        return self.num_shapeless > 0
-
-    @property
-    def kept(self) -> int:
-        """The number of buffered lines."""
-        return sum(map(len, self.seq_numbers))
-
-    @property
-    def end(self) -> int:
-        """Where the buffered lines end in `data`, and the next file begins."""
-        return self._begin + self.size
-
-    @property
-    def view(self) -> memoryview:
-        """The buffered lines. Release the view before more files are added."""
-        if self._arrow_lines is not None:
-            return self._arrow_lines[:]
-        return memoryview(self.data)[self._begin : self.end]
-
-    def staging_memory(self, room: int) -> memoryview:
-        """Return at least `room` bytes of memory in which to collect small files before `put`.
-
-        The operating system commits a page when it is touched. numpy requests large pages, where
-        there are any, for what is larger than 4 MiB: they save a page fault every 4 KiB.
-        """
-        if self._stage is None or len(self._stage) < room:
-            self._stage = np.empty(room, np.uint8)
-        return self._stage.data
-
-    def reserve(self, room: int) -> memoryview:
-        """Return the free end of the buffer, at least `room` bytes.
-
-        Release the view before the next call, which may replace the buffer or append to it.
-        """
-        arrow_lines, self._arrow_lines = self._arrow_lines, None
-        if len(self.data) < self.end + room:
-            grown = bytearray(max(self.end + room, 2 * len(self.data)))
-            if arrow_lines is None:
-                grown[: len(self.data)] = self.data
-            self.data = grown
-        if arrow_lines is not None:
-            self.data[: self.size] = arrow_lines
-        return memoryview(self.data)[self.end :]
-
-    def accept(self, name: str, version: int, length: int) -> None:
-        """Add the file that was read into the free end of the buffer.
-
-        `length` is the size of the file as stored, compressed or not. Raises `LogCorrupt`, naming
-        the file, if it is empty, damaged or too large; so do the other methods that add files.
-        """
-        start = self.end
-        if self._is_compressed(self.data, start, length):
-            raw = bytes(memoryview(self.data)[start : start + length])
-            self.append(name, version, decompress(raw, name, self.limit))
-        else:
-            check_plain_size(length, name, self.limit)
-            self._close_file(name, version, start + length)
-
-    def append(self, name: str, version: int, plain: bytes | bytearray) -> None:
-        """Add a file that is already decompressed."""
-        check_plain_size(len(plain), name, self.limit)
-        self.reserve(len(plain) + 1).release()
-        start = self.end
-        stop = start + len(plain)
-        self.data[start:stop] = plain
-        self._close_file(name, version, stop)
-
-    def fill(self, names: Sequence[str], versions: Sequence[int], raws: Sequence[bytes]) -> None:
-        """Add files as stored. Several large ones are decompressed in parallel."""
-        if max(map(len, raws), default=0) <= SMALL_FILE_BYTES:
-            self.put(names, versions, b"".join(raws), list(accumulate(map(len, raws))))
-            return
-        large = [
-            i
-            for i, raw in enumerate(raws)
-            if len(raw) > _LARGE_FILE_BYTES and self._is_compressed(raw, 0, len(raw))
-        ]
-        decompressed: dict[int, bytes] = {}
-        if len(large) > 1:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                texts = pool.map(lambda i: self._decompress(raws[i], names[i]), large)
-                decompressed = dict(zip(large, texts, strict=True))
-        for i, raw in enumerate(raws):
-            # pop: free each text once it is in the buffer
-            plain = decompressed.pop(i) if i in decompressed else self._decompress(raw, names[i])
-            self.append(names[i], versions[i], plain)
-
-    def put(
-        self,
-        names: Sequence[str],
-        versions: Sequence[int],
-        raws: bytes | memoryview,
-        ends: Sequence[int],
-    ) -> None:
-        """Add small files as stored: `raws` is their concatenation, `ends` where each one ends.
-
-        Equivalent to `append` for each file, with two differences: every line that is not an add is
-        separated, and the work is a few operations per batch instead of dozens per file.
-        """
-        few_files = len(ends) < _BATCH_MIN_FILES
-        if (
-            few_files
-            or ends[-1] > _BATCH_MAX_BYTES
-            or not self._all_plain(raws, np.array(ends, np.int64))
-        ):
-            texts = [
-                _with_line_feed(self._decompress(bytes(raws[start:stop]), name))
-                for name, (start, stop) in zip(names, pairwise((0, *ends)), strict=True)
-            ]
-            if few_files or sum(map(len, texts)) > _BATCH_MAX_BYTES:
-                for name, version, text in zip(names, versions, texts, strict=True):
-                    self.append(name, version, text)
-                return
-            raws, ends = b"".join(texts), list(accumulate(map(len, texts)))
-        self._add_batch(raws, np.array(ends, np.int64))
-        self.names += names
-        self.versions += versions
-
-    def _is_compressed(self, data: bytes | bytearray, start: int, length: int) -> bool:
-        return self.format.compressed_commits and is_compressed(data, start, length)
-
-    def _decompress(self, raw: bytes, name: str) -> bytes:
-        """Return the plain content of a file, which may be compressed if the format allows it."""
-        if self.format.compressed_commits:
-            return decompress(raw, name, self.limit)
-        check_plain_size(len(raw), name, self.limit)
-        return raw
-
-    def _all_plain(self, data: bytes | memoryview, ends: NDArray[np.int64]) -> bool:
-        """Whether every file is uncompressed, non-empty, within `limit` and ends a line."""
-        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-        sizes = ends - starts
-        if sizes.min() == 0 or sizes.max() > self.limit:
-            return False
-        octets = np.frombuffer(data, np.uint8)
-        if not bool((octets[ends - 1] == _LINE_FEED).all()):
-            return False
-        return self._compressed_first_bytes.isdisjoint(octets[starts].tolist())
-
-    def _add_batch(self, data: bytes | memoryview, ends: NDArray[np.int64]) -> None:
-        """Add the lines of many plain files, each of which ends with a line feed."""
-        lines = cut_lines(data)
-        stops = np.frombuffer(lines.buffers()[1], np.int32)[1:].astype(np.int64)
-        # Per file: the index of its first line, and the index after its last line.
-        line_stops = np.searchsorted(stops, ends) + 1
-        line_starts = np.concatenate([np.zeros(1, np.int64), line_stops[:-1]])
-        num_lines = line_stops - line_starts
-        bases = (np.arange(len(ends)) + len(self.names)) << SEQ_LINE_BITS
-        numbers = np.arange(1, len(stops) + 1) + np.repeat(bases - line_starts, num_lines)
-        self._add_checksums(data, stops[line_starts], ends, lines.take(int64_array(line_starts)))
-        self._separate(NonAddLines(int64_array(numbers), lines))
-        self.lines += num_lines.tolist()
-
-    def _separate(self, batch: NonAddLines) -> None:
-        """Buffer the adds of a batch and store its other lines in `apart`."""
-        is_add = pc.starts_with(batch.lines, _ADD_PREFIX)
-        adds = batch.filter(is_add, self.pool)
-        self.seq_numbers.append(adds.seq)
-        self.non_add_lines.append(batch.filter(pc.invert(is_add), self.pool))
-        lines = concat_bytes(adds.lines)
-        if self.size:
-            with self.reserve(len(lines)) as free:
-                free[: len(lines)] = lines
-        else:
-            self._begin, self._arrow_lines = 0, lines
-        self.size += len(lines)
-
-    def _add_checksums(
-        self,
-        data: bytes | memoryview,
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        first_lines: pa.Array,
-    ) -> None:
-        """Compute the CRC-32 of each file in a batch whose first line declares one.
-
-        `starts` is where the second line of each file begins, `ends` where the file ends.
-        """
-        mark = self._checksum_mark
-        if mark is None or mark not in bytes(concat_bytes(first_lines)):
-            return
-        with memoryview(data) as view:
-            for file in pc.indices_nonzero(pc.match_substring(first_lines, mark)).to_pylist():
-                self.sums[len(self.names) + file] = crc32(view[starts[file] : ends[file]])
-
-    def _close_file(self, name: str, version: int, stop: int) -> None:
-        """Complete the file whose plain bytes are in `data` from `end` to `stop`.
-
-        Ends its last line with a line feed, counts its lines, and separates its first and its last
-        line if they are not adds.
-        """
-        data, start, file = self.data, self.end, len(self.names)
-        if data[stop - 1] != _LINE_FEED:
-            if stop == len(data):
-                data.append(_LINE_FEED)
-            data[stop] = _LINE_FEED
-            stop += 1
-        num_lines = _count_lines(data, start, stop)
-        first_kept, num_kept, separated = 1, num_lines, []
-        if not data.startswith(_ADD_PREFIX, start):
-            end = data.index(_LINE_FEED, start) + 1
-            first_line = bytes(memoryview(data)[start:end])
-            separated.append((1, first_line))
-            first_kept, num_kept, start = 2, num_lines - 1, end
-            if self._checksum_mark is not None and self._checksum_mark in first_line:
-                with memoryview(data) as view:
-                    self.sums[file] = crc32(view[start:stop])
-        last = data.rfind(_LINE_FEED, start, stop - 1) + 1 or start
-        if num_kept and not data.startswith(_ADD_PREFIX, last):
-            separated.append((num_lines, bytes(memoryview(data)[last:stop])))
-            num_kept, stop = num_kept - 1, last
-        if not self.size:
-            self._begin = start if stop > start else self._begin
-        elif start > self.end:  # close the hole that the first line left
-            with memoryview(data) as view:
-                view[self.end : self.end + stop - start] = view[start:stop]
-        self.size += stop - start
-        self.names.append(name)
-        self.versions.append(version)
-        self.lines.append(num_lines)
-        self._assign_seq(file << SEQ_LINE_BITS, first_kept, num_kept, separated)
-
-    def _assign_seq(
-        self, base: int, first_kept: int, num_kept: int, separated: list[tuple[int, bytes]]
-    ) -> None:
-        """Record the sequence numbers of a file's buffered lines and its separated lines."""
-        first_seq = base + first_kept
-        self.seq_numbers.append(int64_array(np.arange(first_seq, first_seq + num_kept)))
-        if separated:
-            seq = make_array([base + line for line, _ in separated], pa.int64())
-            self.non_add_lines.append(
-                NonAddLines(seq, make_array([text for _, text in separated], pa.binary()))
-            )
-
-
-def _with_line_feed(text: bytes) -> bytes:
-    return text if text.endswith(b"\n") else text + b"\n"
-
-
-def _count_lines(data: bytearray, start: int, stop: int) -> int:
-    if stop - start < _LARGE_FILE_BYTES:
-        return data.count(_LINE_FEED, start, stop)
-    with memoryview(data) as view:
-        return count_line_feeds(view[start:stop])
-
 
 # Below this many lines the row decoder is as fast as the columnar decoder, unless the lines are
 # long: from `_COLUMNAR_MIN_BYTES` on, two lines are enough.
@@ -415,7 +69,6 @@ SCHEMA_MIN_LINES = 400
 # template. The distances are uneven because lines may repeat at regular intervals.
 SAMPLE_POSITIONS = (443, 61, 211, 353, 607, 787, 907)
 _LINES_PER_SAMPLE = 3
-_SHAPELESS_BUFFERS_MAX = 16  # after so many buffers without a template, one is looked for again
 _KNOWN_TEMPLATES_MAX = 4  # kept from one buffer to the next
 _TEMPLATE_CANDIDATES = 4  # sample lines that are tried as the template
 
@@ -448,10 +101,13 @@ class ActionBatch:
 
     def table(self, action: str) -> pa.Table:
         """Return all actions of one kind as one table. The rows are not sorted by `seq`."""
-        tables = [pa.table({"seq": pa.nulls(0, pa.int64())}), *self.tables.get(action, ())]
+        tables = list(self.tables.get(action, ()))
         if action == "commitInfo":
             tables += [table for infos in self.infos for table in _info_tables(infos, self.format)]
-        return pa.concat_tables(tables, promote_options="default")
+        if len(tables) == 1:
+            return tables[0]
+        empty = pa.table({"seq": pa.nulls(0, pa.int64())})
+        return pa.concat_tables([empty, *tables], promote_options="default")
 
     def place(self, seq: int) -> tuple[str, int]:
         """Return the file name and the line number (from 1) of a sequence number."""
@@ -542,7 +198,8 @@ def start_decode(
     lines = LineBlock(view, window.kept)
     fields = window.format.actions
     template = None
-    if columnar and _worth_columnar(lines) and not window.is_shapeless(lines.count):
+    may_be_shapeless = lines.count >= SCHEMA_MIN_LINES
+    if columnar and _worth_columnar(lines) and not (may_be_shapeless and window.is_shapeless()):
         template = _pick_template(lines, fields, window.templates)
         window.num_shapeless = 0 if template is not None else 1
     pieces = []

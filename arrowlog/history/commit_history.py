@@ -47,8 +47,14 @@ if TYPE_CHECKING:
 # whole blocks.
 COMMITS_PER_BLOCK = 2048
 _FILE_ACTIONS = ("add", "remove", "mergeskip")
-# Of an action that the format does not have.
-_NO_ACTIONS = pa.table({"seq": pa.nulls(0, pa.int64()), "key": pa.nulls(0, pa.string())})
+# Of an action that the format does not have, or that no commit has.
+_NO_ACTIONS = pa.table(
+    {
+        "seq": pa.nulls(0, pa.int64()),
+        "path": pa.nulls(0, pa.string()),
+        "key": pa.nulls(0, pa.string()),
+    }
+)
 # Of two states: the same statistics may be written as several texts.
 _NOT_COMPARED = {"path", "stats"}
 
@@ -435,7 +441,7 @@ def _checked_piece(actions: ActionBatch, root: str) -> CommitBatch:
     tables: dict[str, pa.Table | str] = {
         action: with_file_keys(actions, action, root)[0]
         for action in _FILE_ACTIONS
-        if action in actions.format.actions.fields
+        if actions.tables.get(action)
     }
     for action in ("commitInfo", actions.format.txn_action):
         if action is not None:

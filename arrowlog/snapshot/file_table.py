@@ -84,6 +84,7 @@ _TOGETHER_ROWS_MAX, _TOGETHER_VALUES = 1 << 12, 1 << 18
 _THREADED_ROWS_MIN = 20_000
 
 
+@cache
 def files_column_name(name: str) -> str:
     """Return the column name of an add field in the table of files.
 

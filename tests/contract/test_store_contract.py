@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.waiting import SECONDS_MAX
 
-from arrowlog.decode.decoder import SEQ_LINE_BITS, LineBuffer
+from arrowlog.decode import SEQ_LINE_BITS, LineBuffer
 from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
 from arrowlog.formats.indextables.compression import CODEC_BYTES, compress, decompress
 from arrowlog.storage import LocalStore, PutOutcome, open_store

@@ -13,7 +13,7 @@ from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.decode.decoder import LineBuffer, decode_buffer
+from arrowlog.decode import LineBuffer, decode_buffer
 
 EXPECTED = (arrowlog.LogCorrupt, arrowlog.UnsupportedProtocol)
 WORDS = [b'{"add":{', b'"path":"x"', b'"size":1', b'"modificationTime":1', b"}", b"}}", b",", b":"]

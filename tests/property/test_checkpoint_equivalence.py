@@ -14,8 +14,7 @@ from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.decode import decoder
-from arrowlog.decode.decoder import LineBuffer
+from arrowlog.decode import LineBuffer, decoder
 from arrowlog.formats.indextables import ADD_FIELDS, classify_names, commit_encoder, commit_name
 from arrowlog.formats.indextables.commit_encoder import (
     encode_add_objects,

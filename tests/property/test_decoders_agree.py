@@ -13,8 +13,7 @@ import pytest
 from support.case_count import cases
 
 from arrowlog import testing
-from arrowlog.decode import decoder
-from arrowlog.decode.decoder import LineBuffer, decode_buffer
+from arrowlog.decode import LineBuffer, decode_buffer, decoder
 from arrowlog.decode.row_decoder import build_info_table, flatten_map_columns
 from arrowlog.errors import LogCorrupt
 

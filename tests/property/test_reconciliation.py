@@ -12,7 +12,7 @@ from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.decode.decoder import LineBuffer, decode_buffer
+from arrowlog.decode import LineBuffer, decode_buffer
 from arrowlog.snapshot import reconciliation
 from arrowlog.snapshot.log_replay import replay_actions
 from arrowlog.snapshot.snapshot import _filter_batches

@@ -215,7 +215,7 @@ def test_paths_inside_the_table_are_made_relative(path, key):
 def test_accepted_paths_can_be_read(path):
     """A commit with a path its readers refuse would make the table unreadable."""
     from arrowlog import testing
-    from arrowlog.decode.decoder import LineBuffer, decode_buffer
+    from arrowlog.decode import LineBuffer, decode_buffer
     from arrowlog.snapshot.log_replay import replay_actions
 
     try:

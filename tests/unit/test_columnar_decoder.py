@@ -3,8 +3,8 @@
 import pytest
 
 from arrowlog import testing
+from arrowlog.decode import LineBuffer, decode_buffer
 from arrowlog.decode.columnar_decoder import build_template, decode_matching_lines, merge_matches
-from arrowlog.decode.decoder import LineBuffer, decode_buffer
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables import ACTIONS
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrowlog.decode import decoder as window_module
-from arrowlog.decode.decoder import SEQ_LINE_BITS, LineBuffer
+from arrowlog.decode import SEQ_LINE_BITS, LineBuffer
+from arrowlog.decode import line_buffer as window_module
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables.compression import compress, crc32
 
@@ -107,6 +107,27 @@ def test_fill_loses_no_line_and_separates_non_adds(files, cut):
     if cut == 0 and len(files) >= 8:
         assert all(line.startswith(b'{"add":') for line in kept(window).values())
         assert not any(line.startswith(b'{"add":') for line in separated(window).values())
+
+
+@given(st.lists(FILES, max_size=2), st.integers(8, 12), st.sampled_from([0, 8, 1 << 11]))
+def test_files_collected_in_its_own_memory_lose_no_line(batches, plain, moved):
+    """Adds are moved together in that memory, which is used again for the next files."""
+    window, texts = LineBuffer(1 << 20), []
+    add, remove = b'{"add":{"path":"%d"}}\n', b'{"remove":{"path":"%d"}}\n'
+    many = [b'{"commitInfo":{}}\n' + add % n + remove % n + 2 * add % (n, n) for n in range(plain)]
+    many = [(text, "none") for text in many]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_module, "_MOVED_BYTES_MIN", moved)
+        for files in (*batches, many, many[::-1], *batches):
+            raws = [compress(text, codec) for text, codec in files]
+            ends = list(accumulate(map(len, raws), initial=0))
+            stage = window.staging_memory(1 << 14)
+            stage[: ends[-1]] = b"".join(raws)
+            numbers = list(range(len(texts), len(texts) + len(files)))
+            names = [f"{number}.json" for number in numbers]
+            window.put(names, numbers, stage[: ends[-1]], ends[1:])
+            texts += [text for text, _ in files]
+    check(window, [f"{number}.json" for number in range(len(texts))], texts)
 
 
 @given(FILES)
