@@ -11,13 +11,11 @@ Guarantees:
 This is the only package that imports pyspark. It may import every other package except `cli`.
 """
 
-import sys
-
 from arrowlog.spark.checkpoints import checkpoint
 from arrowlog.spark.executors import ship
 from arrowlog.spark.explain import explain
 from arrowlog.spark.files import files, plan
-from arrowlog.spark.hooks import install_hooks
+from arrowlog.spark.hooks import watch_imports
 from arrowlog.spark.local import session
 from arrowlog.spark.read import read
 from arrowlog.spark.rebuild import snapshot
@@ -40,5 +38,4 @@ __all__ = [
     "write",
 ]
 
-if "pyspark.sql" in sys.modules:  # else the first function that needs it does this
-    install_hooks()
+watch_imports()  # pyspark may be imported later, or never

@@ -20,7 +20,7 @@ from arrowlog.formats.indextables import (
     LOG_FOLDER,
     StreamCompressor,
     decompress,
-    encode_add_objects,
+    join_add_objects,
     parquet_names,
 )
 from arrowlog.snapshot import (
@@ -51,7 +51,7 @@ from arrowlog.spark.tasks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from arrowlog.formats import Metadata
     from arrowlog.spark.tasks import LogRun, ReplayJob
@@ -61,6 +61,7 @@ DEALT_SCHEMA = "kind int, number int, run int, data binary"
 TABLE_ROWS, KEY_ROWS, STORED_ROWS, DEAD_ROWS = range(4)
 _POSITION_COLUMN = "@at"  # of stored rows: the position in the run; no field of an add begins so
 _RECIPE = b"arrowlog.recipe"  # key in the metadata of the schema of stored rows
+_JSON_ROWS = 16_384  # adds that are encoded as JSON at a time
 # Sort keys of a run are sampled from a few of its commits, and from pieces spread over each.
 _SAMPLED_COMMITS, _SAMPLED_PIECES, _PIECE_BYTES = 4, 16, 32 << 10
 
@@ -342,10 +343,12 @@ def write_part(
     store, table = job.store, table.combine_chunks()
     if "json" in plan.forms and table.num_rows:  # readers refuse an empty part
         adds = from_checkpoint_rows(table, plan.recipe)
-        objects = encode_add_objects(adds, path="path").to_pylist()
-        text = "".join(f'{{"add":{add}}}\n' for add in objects).encode()
+        lines = (
+            join_add_objects(some, path="path", before='{"add":', after="}\n")
+            for some in (adds.slice(at, _JSON_ROWS) for at in range(0, adds.num_rows, _JSON_ROWS))
+        )
         codec, level = config.checkpoint_codec, config.checkpoint_gzip_level
-        encoded = encode_json_part(text, number + 1, job.version, plan.own, codec, level)
+        encoded = encode_json_part(lines, number + 1, job.version, plan.own, codec, level)
         name, data, part_checksum = encoded
         store.replace(f"{LOG_FOLDER}/{name}", data)
         result |= {"json": name, "json_sum": part_checksum, "json_size": len(data)}
@@ -361,11 +364,17 @@ def write_part(
 
 
 def encode_json_part(
-    text: bytes, number: int, version: int, own: str, codec: str, level: int | None
+    lines: Iterable[bytes | memoryview],
+    number: int,
+    version: int,
+    own: str,
+    codec: str,
+    level: int | None,
 ) -> tuple[str, bytes, str]:
     """Return the name, the bytes and the checksum of a part of the JSON form."""
     packing = StreamCompressor(codec, level)
-    packing.write(text)
+    for some in lines:
+        packing.write(some)
     name = f"{version:020d}.checkpoint.{own}.{number + 1:05d}.json"
     part_checksum = f"{CHECKSUM_PREFIX}{packing.sum:08x}"
     return name, packing.finish(), part_checksum

@@ -322,7 +322,7 @@ def _write_json_manifest(
     store = rebuild.store
     head = encode_action("protocol", protocol_fields(state.protocol))
     head += encode_action("metaData", metadata_fields(state.metadata))
-    first, data, first_checksum = encode_json_part(head, 0, state.version, own, "none", 0)
+    first, data, first_checksum = encode_json_part([head], 0, state.version, own, "none", 0)
     store.replace(f"{LOG_FOLDER}/{first}", data)
     filled = [part for part in parts if part["rows"]]
     checksums = {first: first_checksum} | {part["json"]: part["json_sum"] for part in filled}

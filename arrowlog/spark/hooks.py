@@ -21,12 +21,14 @@ import functools
 import json
 import os
 import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import PathFinder
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import ArrowlogError, InvalidRequest, TableExists
 from arrowlog.spark.catalog import readable_location, refuse_replacement, table_location
-from arrowlog.spark.local import WHEN_USED, to_spark_error
+from arrowlog.spark.local import WHEN_USED, own_errors, to_spark_error
 from arrowlog.spark.options import parse_source_options
 from arrowlog.spark.read import open_table
 from arrowlog.spark.settings import FORMAT_NAMES, session_options
@@ -36,7 +38,9 @@ from arrowlog.spark.types import to_spark_schema
 from arrowlog.spark.write import write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
     from pyspark.sql import DataFrame
 
@@ -66,11 +70,58 @@ def install_hooks() -> None:
         for (module, name), methods in _CLASSES.items():
             if module not in sys.modules:
                 continue
-            owner = getattr(sys.modules[module], name)
+            owner = getattr(sys.modules[module], name, None)
+            if owner is None:  # another thread is importing it
+                continue
             if hasattr(owner, "format"):
                 _replace(owner, "format", _format)
             for method in methods:
                 _replace(owner, method, _HOOKS[module.count("streaming") > 0, method])
+
+
+class _PysparkFinder(MetaPathFinder):
+    """Has the readers and writers of pyspark hooked as soon as they are imported.
+
+    A program may import them later than this package: those of Connect with its first session.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the modules in question as Python does by itself, and no others."""
+        if all(fullname != module for module, _ in _CLASSES):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _HookingLoader(spec.loader)
+        return spec
+
+
+class _HookingLoader(Loader):
+    """Loads a module as another loader does, and then installs the hooks."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_loader"], name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Create the module as the other loader does."""
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the module, and hook what it defines."""
+        self._loader.exec_module(module)
+        install_hooks()
+
+
+def watch_imports() -> None:
+    """Install the hooks now, and again whenever pyspark loads a reader or writer. Idempotent."""
+    if not any(isinstance(finder, _PysparkFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _PysparkFinder())
+    install_hooks()
 
 
 def _replace(owner: Any, name: str, hook: Callable[..., Any]) -> None:
@@ -109,7 +160,10 @@ def _load(
         self.schema(schema)
     self.options(**options)
     frame = _read(self, path) if hasattr(self, "_jreader") else None
-    return original(_with_session_settings(self), path) if frame is None else frame
+    if frame is not None:
+        return frame
+    with own_errors():
+        return original(_with_session_settings(self), _plain_path(path))
 
 
 def _read(reader: Any, path: Any) -> DataFrame | None:
@@ -173,7 +227,7 @@ def _save(
     if request.partitioning_cols:
         self.option("partitionColumns", json.dumps(list(request.partitioning_cols)))
         request.partitioning_cols = []
-    original(_with_session_settings(self), path)
+    original(_with_session_settings(self), _plain_path(path))
 
 
 def _write(original: Callable[..., Any], writer: Any, path: str | None) -> None:
@@ -354,9 +408,10 @@ def _stream(
     """Load or start a stream with the settings of the session as options."""
     if format is not None:
         self.format(format)
-    if getattr(self, _MARK, False):
-        self = _with_session_settings(self)
-    return original(self, path, None, *args, **kwargs)
+    if not getattr(self, _MARK, False):
+        return original(self, path, None, *args, **kwargs)
+    with own_errors():
+        return original(_with_session_settings(self), _plain_path(path), None, *args, **kwargs)
 
 
 _HOOKS: dict[tuple[bool, str], Callable[..., Any]] = {
@@ -384,6 +439,11 @@ def _is_ours(self: Any) -> bool:
             except Exception:  # noqa: BLE001 -- a Spark that does not show it
                 return False
     return False
+
+
+def _plain_path(path: Any) -> Any:
+    """Return a path as text, as Spark takes it; anything else as it is."""
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 def _with_session_settings(self: Any) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arrowlog import errors
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.spark.java import find_java_home
 from arrowlog.spark.versions import check_spark_version
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 WHEN_USED: list[Callable[[], None]] = []
 # Absolute: workers import this module from an archive in their working directory.
 _LOG4J_CONFIG = (Path(__file__).absolute().parent / "log4j2.properties").as_uri()
+# How Spark reports an error of a data source.
+_SOURCE_ERROR = re.compile(
+    r"PYTHON_DATA_SOURCE_ERROR[^\n]*? arrowlog\.errors\.(?P<kind>\w+): "
+    r"(?P<message>.*?)\s*(?:SQLSTATE: .*)?\Z",
+    re.DOTALL,
+)
 _DEFAULTS = {
     "spark.master": "local[*]",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -119,6 +127,24 @@ def to_spark_error(error: ArrowlogError) -> Exception:
     result.args = error.args
     result.__dict__.update(error.__dict__)
     return result
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise an error that our data source raised in a process of Spark as `to_spark_error` does.
+
+    Spark puts a sentence of its own before the message. On Spark Connect it arrives later.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        found = _SOURCE_ERROR.search(str(error))
+        kind = getattr(errors, found["kind"], None) if found else None
+        if found is None or not (isinstance(kind, type) and issubclass(kind, ArrowlogError)):
+            raise
+        raise to_spark_error(kind(found["message"])) from None
 
 
 def redact_error(error: Exception, options: Mapping[str, Any]) -> str:

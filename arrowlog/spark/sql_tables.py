@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from arrowlog.spark.sql_text import AlterText, CreateText, InsertText
+    from arrowlog.spark.sql_text import AlterText, CreateText, InsertText, TemporaryViewText
 
 LOGGER = logging.getLogger("arrowlog.spark")
 _NAMES = tuple(name.lower() for name in FORMAT_NAMES)
@@ -80,9 +80,8 @@ class SqlSession:
         if create is not None:
             return self._create(create, *args, **kwargs)
         view = statement.temporary_view()
-        if view is not None and any(each.path for each in SqlText(view[1]).references()):
-            name, query, replaces, is_global = view
-            return self._view(self.execute(query, *args, **kwargs), name, replaces, is_global)
+        if view is not None and any(each.path for each in SqlText(view.query).references()):
+            return self._view(self.execute(view.query, *args, **kwargs), view)
         return self._complete(statement, *args, **kwargs)
 
     def _insert_first(self, statement: SqlText) -> SqlText:
@@ -147,15 +146,23 @@ class SqlSession:
                 replaced.insert(0, (insert.target, target_text, False))
         if not replaced:
             return self.spark_sql(statement.text, *args, **kwargs)
-        pieces: list[tuple[str, bool]] = []
-        end = 0
-        for reference, text, is_frame in replaced:  # in the order of the text
-            pieces += [(statement.text[end : reference.start], False), (text, is_frame)]
-            end = reference.stop
-        pieces.append((statement.text[end:], False))
-        if not frames:
-            return self.spark_sql("".join(text for text, _ in pieces), *args, **kwargs)
-        if not kwargs:  # braces have a meaning only in statements with named DataFrames
+        if frames and statement.makes_view():  # Spark drops names of DataFrames after the statement
+            raise InvalidRequest(
+                "A view of a table that is named by its path must be temporary, without a comment"
+                " and without properties.",
+                next="Use CREATE TEMPORARY VIEW name AS query, or a table of the catalog.",
+            )
+        return self._execute_pieces(_pieces(statement.text, replaced), frames, *args, **kwargs)
+
+    def _execute_pieces(
+        self,
+        pieces: list[tuple[str, bool]],
+        frames: dict[str, DataFrame],
+        *args: Any,
+        **kwargs: Any,
+    ) -> DataFrame:
+        """Execute a text in pieces. Those that are marked name one of `frames`."""
+        if frames and not kwargs:  # braces have a meaning only with named DataFrames
             pieces = [(text if raw else _escape_braces(text), raw) for text, raw in pieces]
         return self.spark_sql("".join(text for text, _ in pieces), *args, **kwargs, **frames)
 
@@ -281,10 +288,19 @@ class SqlSession:
             self._update_columns(alter.target.text, location)
         return self._nothing()
 
-    def _view(self, frame: DataFrame, name: str, replaces: bool, is_global: bool) -> DataFrame:  # noqa: FBT001
-        """Create a temporary view of a DataFrame, which stays at its version."""
-        prefix = "createOrReplace" if replaces else "create"
-        getattr(frame, f"{prefix}{'Global' if is_global else ''}TempView")(quote_name(name))
+    def _view(self, frame: DataFrame, view: TemporaryViewText) -> DataFrame:
+        """Create a temporary view of a DataFrame, which stays at its version, or cache it."""
+        prefix = "createOrReplace" if view.replaces else "create"
+        if view.columns:
+            frame = frame.toDF(*view.columns)
+        create = getattr(frame, f"{prefix}{'Global' if view.is_global else ''}TempView")
+        create(quote_name(view.name))
+        if view.cache is not None:
+            try:
+                return self.spark_sql(view.cache)
+            except Exception:
+                self._spark.catalog.dropTempView(view.name)
+                raise
         return self._nothing()
 
     def declare(self, name: str, columns: StructType, location: str | None) -> str:
@@ -393,6 +409,16 @@ def _ddl(kind: Any) -> str:
     if isinstance(kind, MapType):
         return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
     return str(kind.simpleString())
+
+
+def _pieces(text: str, replaced: list[tuple[TableReference, str, bool]]) -> list[tuple[str, bool]]:
+    """Return a text with tables replaced, in pieces; those that name a DataFrame are marked."""
+    pieces = []
+    end = 0
+    for reference, new_text, is_frame in replaced:  # in the order of the text
+        pieces += [(text[end : reference.start], False), (new_text, is_frame)]
+        end = reference.stop
+    return [*pieces, (text[end:], False)]
 
 
 def _escape_braces(text: str) -> str:

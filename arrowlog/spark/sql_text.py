@@ -106,6 +106,22 @@ class CreateText:
 
 
 @dataclass(frozen=True)
+class TemporaryViewText:
+    """A statement that makes a temporary view of a query.
+
+    `columns` are names for those of the query; empty for its own. `cache` is the statement that
+    caches the view, if any.
+    """
+
+    name: str
+    query: str
+    columns: tuple[str, ...] = ()
+    replaces: bool = False
+    is_global: bool = False
+    cache: str | None = None
+
+
+@dataclass(frozen=True)
 class AlterText:
     """`ALTER TABLE` of columns: the columns to add as DDL; None for any other change of columns."""
 
@@ -450,11 +466,13 @@ class SqlText:
             first, last = first + 1, last - 1
         return AlterText(target, self.text[self.tokens[first].start : self.tokens[last].stop])
 
-    def temporary_view(self) -> tuple[str, str, bool, bool] | None:
-        """Return name and query of a temporary view, whether it may replace another, and is global.
+    def temporary_view(self) -> TemporaryViewText | None:
+        """Return the parts of a statement that creates a temporary view; None for another one.
 
-        None for another statement, or one with a list of columns, a comment or properties.
+        `CACHE TABLE name AS query` is one of them. None as well for comments and properties.
         """
+        if self.word(0) == "CACHE":
+            return self._cached_query()
         position = 1
         replaces = (self.word(1), self.word(2)) == ("OR", "REPLACE")
         position += 2 if replaces else 0
@@ -464,10 +482,46 @@ class SqlText:
         if self.word(0) != "CREATE" or not temporary or self.word(position + 1) != "VIEW":
             return None
         name = self.tokens[position + 2]
-        if name.kind not in ("word", "quoted") or self.word(position + 3) != "AS":
+        if name.kind not in ("word", "quoted"):
             return None
-        query = self.text[self.tokens[position + 4].start : self.tokens[-2].stop]
-        return unquote_identifier(name), query, replaces, is_global
+        position += 3
+        columns: tuple[str, ...] | None = ()
+        if self.tokens[position].text == "(":
+            after = self._after_call(position) or position
+            columns = self._names(position + 1, after - 1)
+            position = after
+        if self.word(position) != "AS" or columns is None:
+            return None
+        query = self._text_from(position + 1)
+        return TemporaryViewText(unquote_identifier(name), query, columns, replaces, is_global)
+
+    def makes_view(self) -> bool:
+        """Return whether the statement creates a view, or caches a query under a name."""
+        position = 1
+        while self.word(position) in ("OR", "REPLACE", "GLOBAL", "TEMP", "TEMPORARY"):
+            position += 1
+        is_view = self.word(0) == "CREATE" and self.word(position) == "VIEW"
+        return is_view or self.word(0) == "CACHE"
+
+    def _cached_query(self) -> TemporaryViewText | None:
+        """Return the parts of `CACHE [LAZY] TABLE name [OPTIONS (…)] [AS] query`."""
+        position = 2 if self.word(1) == "LAZY" else 1
+        name = self.tokens[min(position + 1, len(self.tokens) - 1)]
+        if self.word(position) != "TABLE" or name.kind not in ("word", "quoted"):
+            return None
+        position += 2
+        if self.word(position) == "OPTIONS":
+            position = self._after_call(position + 1) or position
+        statement = self.text[: self.tokens[position - 1].stop]
+        position += 1 if self.word(position) == "AS" else 0
+        if self.word(position) not in _QUERY_WORDS and self.tokens[position].text != "(":
+            return None
+        query = self._text_from(position)
+        return TemporaryViewText(unquote_identifier(name), query, cache=statement)
+
+    def _text_from(self, position: int) -> str:
+        """Return the rest of the statement."""
+        return self.text[self.tokens[position].start : self.tokens[-2].stop]
 
     def replaced_table(self) -> tuple[TableReference, str] | None:
         """Return the table of `[CREATE OR] REPLACE TABLE`, and the text that only creates it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import ArrowlogError
 from arrowlog.spark.catalog import readable_location
-from arrowlog.spark.local import is_connect, require_pyspark, to_spark_error
+from arrowlog.spark.local import is_connect, own_errors, require_pyspark, to_spark_error
 from arrowlog.spark.optimizer import install_optimizer_rule
 from arrowlog.spark.settings import FORMAT_NAMES, session_settings
 from arrowlog.spark.sql_tables import SqlSession, to_frame
@@ -52,7 +52,8 @@ def sql(spark: SparkSession, text: str, *args: Any, **kwargs: Any) -> DataFrame:
             return to_frame(spark, rows)
         if SqlText(text).uses(FORMAT_NAMES):
             register_source(spark)  # Spark creates the data source by itself: with today's settings
-        return session.execute(text, *args, **kwargs)
+        with own_errors():
+            return session.execute(text, *args, **kwargs)
     except ArrowlogError as error:
         raise to_spark_error(error) from None
 

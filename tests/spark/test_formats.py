@@ -212,6 +212,18 @@ def test_errors_are_arrowlog_and_spark_errors(spark):
         assert to_spark_error(error) is error
     with pytest.raises(arrowlog.TableNotFound):
         spark.read.format("arrowlog").load("/nowhere/at-all")
+    with pytest.raises(arrowlog.TableNotFound, match=r"^There is no table at /nowhere/at-all"):
+        spark.readStream.format("arrowlog").load("/nowhere/at-all")
+    with pytest.raises(arrowlog.InvalidRequest, match=r"^The path is missing\."):
+        spark.read.format("arrowlog").load(["/a", "/b"])
+    with pytest.raises(AnalysisException, match="does not exist"):
+        spark.readStream.format("parquet").load("/nowhere/at-all")
+
+
+def test_paths_are_objects_or_text(either, root):
+    rows(either).write.format("arrowlog").save(root)
+    assert either.read.format("arrowlog").load(root).count() == 6
+    assert either.readStream.format("arrowlog").load(root).columns == ["id", "p"]
 
 
 def test_user_schema_selects_columns(spark, root):

@@ -269,6 +269,14 @@ def test_names_with_a_catalog_and_tables_as_queries(sql, table):
     assert ids(table.uri) == list(range(30))
 
 
+def test_errors_of_catalog_tables_are_arrowlog_errors(sql, tmp_path):
+    """The data source raises them in a process of Spark."""
+    nowhere = tmp_path / "nowhere"
+    with pytest.raises(arrowlog.TableNotFound, match=f"^There is no table at {nowhere}") as caught:
+        sql(f"CREATE TABLE copies USING arrowlog LOCATION '{nowhere}'")
+    assert isinstance(caught.value, PySparkException)
+
+
 def test_errors_of_sql_are_arrowlog_and_spark_errors(sql, table):
     path = f"arrowlog.`{table.uri}`"
     for text, match in (
@@ -357,6 +365,39 @@ def test_views_are_pinned_to_their_version(either, sql, table):
     assert sql("SELECT count(*) FROM seen") == [(20,)]
     assert sql(f"SELECT count(*) FROM seen JOIN {path} USING (id)") == [(10,)]
     assert either.table("seen").count() == 20
+
+
+def test_views_of_a_path_name_its_columns(either, sql, table):
+    path = f"arrowlog.`{table.uri}`"
+    sql(f"CREATE OR REPLACE TEMP VIEW named (a, `b c`) AS SELECT id, p FROM {path}")
+    assert sql("SELECT sum(a) FROM named WHERE `b c` = 1") == [(145,)]
+    for text in (
+        f"CREATE VIEW named AS SELECT id FROM {path}",
+        f"CREATE TEMP VIEW other (a COMMENT 'why') AS SELECT id FROM {path}",
+        f"CREATE TEMP VIEW other COMMENT 'why' AS SELECT id FROM {path}",
+    ):
+        with pytest.raises(arrowlog.InvalidRequest, match="must be temporary, without a comment"):
+            sql(text)
+
+
+def test_cached_query_of_a_path(either, sql, table):
+    """Spark would keep a view of a DataFrame that it has forgotten."""
+    path = f"arrowlog.`{table.uri}`"
+    try:
+        sql(f"CACHE TABLE kept AS SELECT * FROM {path} WHERE p > 0")
+        sql(f"CACHE LAZY TABLE lazy OPTIONS ('storageLevel' = 'DISK_ONLY') TABLE {path}")
+        assert either.catalog.isCached("kept")
+        assert either.catalog.isCached("lazy")
+        table.remove("p = 1")
+        assert sql("SELECT count(*) FROM kept") == [(20,)]
+        assert sql("SELECT count(*) FROM lazy") == [(30,)]
+        with pytest.raises(PySparkException, match="NOPE"):
+            sql(f"CACHE TABLE wrong OPTIONS ('storageLevel' = 'NOPE') SELECT * FROM {path}")
+        assert not either.catalog.tableExists("wrong")
+    finally:
+        either.catalog.clearCache()
+        for name in ("kept", "lazy"):
+            either.catalog.dropTempView(name)
 
 
 def test_enabled_session_sql(either, table):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from arrowlog.spark.sql_text import SqlText
+from arrowlog.spark.sql_text import SqlText, TemporaryViewText
 
 
 def found(text):
@@ -189,7 +189,7 @@ def test_create_statements():
         assert parts(other) is None
 
 
-def test_history_and_views():
+def test_history():
     def history(text):
         given = SqlText(text).history()
         return given and (given[0] if isinstance(given[0], str) else given[0].text, given[1])
@@ -200,16 +200,45 @@ def test_history_and_views():
     assert history("DESCRIBE history") is None
     assert history("DESCRIBE HISTORY a WHERE b") is None
     assert history("DESCRIBE EXTENDED history") is None
-    view = SqlText("CREATE OR REPLACE TEMP VIEW `a b` AS SELECT 1;").temporary_view()
-    assert view == ("a b", "SELECT 1", True, False)
-    assert SqlText("CREATE GLOBAL TEMPORARY VIEW a AS SELECT 1").temporary_view() == (
-        "a",
-        "SELECT 1",
-        False,
-        True,
-    )
-    for text in ("CREATE VIEW a AS SELECT 1", "CREATE TEMP VIEW a (x) AS SELECT 1", "SELECT 1"):
-        assert SqlText(text).temporary_view() is None
+
+
+VIEWS = {
+    "CREATE OR REPLACE TEMP VIEW `a b` AS SELECT 1;": ("a b", "SELECT 1", (), True, False, None),
+    "CREATE GLOBAL TEMPORARY VIEW a AS (TABLE b)": ("a", "(TABLE b)", (), False, True, None),
+    "CREATE TEMP VIEW a (x, `y z`) AS SELECT 1, 2": (
+        "a", "SELECT 1, 2", ("x", "y z"), False, False, None,
+    ),
+    "CACHE TABLE a AS SELECT 1": ("a", "SELECT 1", (), False, False, "CACHE TABLE a"),
+    "cache lazy table `a b` OPTIONS ('storageLevel' = 'DISK_ONLY') SELECT 1;": (
+        "a b", "SELECT 1", (), False, False,
+        "cache lazy table `a b` OPTIONS ('storageLevel' = 'DISK_ONLY')",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", VIEWS)
+def test_statements_that_make_a_temporary_view(text):
+    statement = SqlText(text)
+    assert statement.makes_view()
+    assert statement.temporary_view() == TemporaryViewText(*VIEWS[text])
+
+
+@pytest.mark.parametrize(
+    ("text", "makes_view"),
+    [
+        ("CREATE VIEW a AS SELECT 1", True),
+        ("CREATE TEMP VIEW a (x COMMENT 'y') AS SELECT 1", True),
+        ("CREATE TEMP VIEW a COMMENT 'y' AS SELECT 1", True),
+        ("CREATE TEMP VIEW", True),
+        ("CACHE TABLE a", True),
+        ("CACHE", True),
+        ("CREATE TABLE view AS SELECT 1", False),
+        ("SELECT 1", False),
+    ],
+)
+def test_other_statements_make_no_temporary_view(text, makes_view):
+    assert SqlText(text).makes_view() is makes_view
+    assert SqlText(text).temporary_view() is None
 
 
 @pytest.mark.parametrize(
