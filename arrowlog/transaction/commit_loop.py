@@ -178,7 +178,7 @@ def run_transaction(
     INDEXTABLES.check_writable(head.protocol, writer.store.root)
     transaction = _Transaction(writer, progress, prepare)
     base = _CommitBase(head, prepare(head), newest)
-    wait_seconds = writer.backoff.wait(clock)
+    wait_seconds = writer.backoff.wait(clock, network=not writer.store.cheap_stat)
     if wait_seconds > 0:
         clock.sleep(wait_seconds)
     for _ in range(config.commit_max_attempts):

@@ -54,6 +54,9 @@ _BACKOFF_MAX_SECONDS = 2.0
 # A writer that has not lost a race for this long does not wait.
 _CONTENTION_SECONDS = 5.0
 _WAIT_SECONDS_MAX = 0.5
+# A writer that has made so many commits without a pause, and lost no race, pauses once over a
+# network: others may be losing to it, of which it cannot know.
+_STREAK_MAX = 32
 # The column of `typed_partition_values` that marks files with an unreadable partition value.
 UNREADABLE_PARTITION = "unknown"
 
@@ -90,15 +93,23 @@ class ContentionBackoff:
     a simulation of 2 to 16 writers at one round trip per put: together they reach 85 % of the
     commit rate of a single writer, and no writer starves (decision 5).
 
+    A writer that wins every race never learns that there are others. After `_STREAK_MAX` commits,
+    each of which began less than a put after the one before, it pauses for half a put, so that
+    another one can win.
+
     Attributes:
         put_seconds: moving average of the duration of a put.
         lost_at: when a commit that had lost a race last landed, by the writer's clock.
         crowd: estimated races lost per commit. It rises at once and decays slowly.
+        streak: commits in a row without a lost race and without a pause.
+        committed_at: when the last commit landed.
     """
 
     put_seconds: float = 0.0
     lost_at: float = float("-inf")
     crowd: float = 0.0
+    streak: int = 0
+    committed_at: float = float("-inf")
 
     def record_put(self, seconds: float) -> None:
         """Record the duration of a put."""
@@ -107,13 +118,24 @@ class ContentionBackoff:
     def record_commit(self, losses: int, now: float) -> None:
         """Record that a commit landed after a number of lost races."""
         self.crowd = max(float(losses), 0.9 * self.crowd + 0.1 * losses)
+        self.streak = 0 if losses else self.streak + 1
+        self.committed_at = now
         if losses:
             self.lost_at = now
 
-    def wait(self, clock: Clock) -> float:
-        """Return the seconds to wait before the first put of a commit; usually 0."""
-        if clock.seconds() - self.lost_at > _CONTENTION_SECONDS:
-            return 0.0
+    def wait(self, clock: Clock, *, network: bool = True) -> float:
+        """Return the seconds to wait before the first put of a commit; usually 0.
+
+        Over a network, a writer that has just won is a round trip ahead of those that lost to it.
+        """
+        now = clock.seconds()
+        if now - self.committed_at > self.put_seconds:
+            self.streak = 0
+        if now - self.lost_at > _CONTENTION_SECONDS:
+            if self.streak < _STREAK_MAX or not network:
+                return 0.0
+            self.streak = 0
+            return min(self.put_seconds * (0.25 + clock.uniform() / 2), _WAIT_SECONDS_MAX)
         if clock.uniform() > min(0.1 + self.crowd / 60, 0.6):
             return 0.0
         return min(2 * self.put_seconds * (0.75 + clock.uniform() / 2), _WAIT_SECONDS_MAX)

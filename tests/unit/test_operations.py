@@ -509,6 +509,50 @@ def test_contention_increases_the_backoff():
     assert backoff.wait(clock) == 0
 
 
+def test_writer_that_never_loses_pauses_after_many_commits_in_a_row():
+    clock = FakeClock("a")
+    waits = []
+    backoff = ContentionBackoff()
+    for _ in range(70):
+        waits.append(backoff.wait(clock))
+        clock.sleep(waits[-1] + 1.0)
+        backoff.record_put(1.0)
+        backoff.record_commit(0, clock.seconds())
+    assert waits == [0.5 if number in (32, 64) else 0 for number in range(70)]
+    backoff.streak = 32
+    assert backoff.wait(clock, network=False) == 0
+    clock.sleep(1.5)  # longer than a put: others had their chance
+    assert [backoff.wait(clock) for _ in range(40)] == [0] * 40
+
+
+class Sleeper(FakeClock):
+    """A clock that records for how long its owner slept."""
+
+    def sleep(self, seconds):
+        self.slept = [*getattr(self, "slept", []), seconds]
+        super().sleep(seconds)
+
+
+class TimedStore(FaultyStore):
+    """A store whose puts take 20 ms."""
+
+    def put_if_absent(self, key, data):
+        self.elapsed[0] += 0.02
+        return super().put_if_absent(key, data)
+
+
+@pytest.mark.parametrize("cheap", [True, False])
+def test_appends_in_a_row_pause_for_other_writers_over_a_network_only(cheap):
+    clock = Sleeper("a")
+    store = TimedStore(cheap_stat=cheap)
+    store.elapsed = clock.elapsed
+    store.objects[f"{LOG_FOLDER}/{commit_name(0)}"] = testing.lines(OPENING)
+    table = table_on(store, clock, {"checkpoint.enabled": False})
+    for number in range(40):
+        table.append([file(f"f{number}")])
+    assert clock.__dict__.get("slept", []) == ([] if cheap else [pytest.approx(0.01)])
+
+
 def test_system_clock():
     clock = SystemClock()
     assert clock.now_ms() > 1_700_000_000_000

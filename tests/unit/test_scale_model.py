@@ -71,6 +71,11 @@ def test_concurrent_writers_have_about_the_rate_of_one(writers):
     assert found["p99"] > found["p50"]
 
 
+def test_no_writer_starves_beside_one_that_commits_without_a_pause():
+    races_of_two = [races.race(2, 0.02, 0.02, 60, seed) for seed in range(7)]
+    assert max(found["longest"] for found in races_of_two) < 2500
+
+
 def test_same_seed_gives_the_same_race():
     assert races.race(4, 0.02, 0.02, 5, seed=3) == races.race(4, 0.02, 0.02, 5, seed=3)
     assert races.race(4, 0.02, 0.02, 5, seed=3) != races.race(4, 0.02, 0.02, 5, seed=4)
