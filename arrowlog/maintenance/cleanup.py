@@ -190,9 +190,7 @@ def plan_cleanups(
     spare_young: bool = True,
 ) -> list[RetentionPlan]:
     """Plan cleanups at several times, from one listing, as `plan_cleanup` does for one."""
-    log = _list_files(store, config)
-    verified, bad = _newest_verified_checkpoint(log)
-    version = _latest_contiguous_version(store, log.listing, bad)
+    log, version, verified, bad = _examine_log(store, config)
     young = find_young_commits(store, log.files) if spare_young else frozenset()
     return [
         _Planning(log, version, verified, policy, now_ms).plan(set(bad), young)
@@ -221,9 +219,7 @@ def plan_truncation(store: Store, config: Config, now_ms: int) -> RetentionPlan:
 
     Raises LogCorrupt if the log has a gap.
     """
-    log = _list_files(store, config)
-    _, bad = _newest_verified_checkpoint(log)
-    version = _latest_contiguous_version(store, log.listing, bad)
+    log, version, _, _ = _examine_log(store, config)
     log.assume_checkpoint(version, now_ms)
     return _Planning(log, version, version, RETAIN_NOTHING, now_ms).plan(set(), frozenset())
 
@@ -400,6 +396,25 @@ def _list_files_once(store: Store, config: Config) -> _LogFiles:
         names = {name: stat for name, stat in names.items() if not states.is_empty_folder(name)}
     listing = without_retired(store, classify_names(sorted(names), sorted(checkpoints)), names)
     return _LogFiles(store, config, listing, files, states if states and states.states else None)
+
+
+def _examine_log(store: Store, config: Config) -> tuple[_LogFiles, int, int | None, set[int]]:
+    """List the log, and return it with its latest version and its newest verified checkpoint.
+
+    Also returns the newer checkpoints that do not verify. Those may be gone since they were listed:
+    if the log cannot be read without them, it is listed again.
+    """
+    for attempt in range(_MAX_ATTEMPTS):
+        log = _list_files(store, config)
+        verified, bad = _newest_verified_checkpoint(log)
+        try:
+            return log, _latest_contiguous_version(store, log.listing, bad), verified, bad
+        except LogCorrupt:
+            checkpoints = log.listing.checkpoints
+            keys = [key for version in bad for form in checkpoints[version] for key in form.keys]
+            if attempt == _MAX_ATTEMPTS - 1 or all(store.stat(key) is not None for key in keys):
+                raise
+    raise AssertionError  # the last attempt returns or raises
 
 
 def _latest_contiguous_version(store: Store, listing: LogListing, bad: set[int]) -> int:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import arrowlog
+from arrowlog.maintenance import cleanup
 from arrowlog.storage.local import LocalStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -118,3 +119,26 @@ def test_log_opens_while_a_cleanup_deletes_what_another_has_left(tmp_path, monke
     assert not part.exists()
     assert sorted_rows(reader, reader.version) == [0, 1, 2]
     assert reader.earliest_version == left + 1
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_cleanup_survives_a_truncation_while_it_verifies_a_checkpoint(tmp_path, monkeypatch, form):
+    """The checkpoint was listed, and another process has deleted it with the commits below."""
+    options = {**OPTIONS, "checkpoint.format": form}
+    table = arrowlog.Table.create(tmp_path, SCHEMA, options=options)
+    for number in range(2):
+        write(table, number)
+    table.truncate_history()
+    write(table, 2)
+    other, verify = open_table(tmp_path), cleanup.verify_checkpoint
+    truncated = []
+
+    def truncate_first(*args):
+        if not truncated:
+            truncated.append(other.version)
+            other.truncate_history()
+        return verify(*args)
+
+    monkeypatch.setattr(cleanup, "verify_checkpoint", truncate_first)
+    assert table.cleanup().earliest_version == truncated[0]
+    assert sorted_rows(open_table(tmp_path), truncated[0]) == [0, 1, 2]
