@@ -215,6 +215,12 @@ def _save(
     self.mode(mode).options(**options)
     if partitionBy is not None:
         self.partitionBy(partitionBy)
+    if _is_clustered(self):
+        error = InvalidRequest(
+            "The files of a table cannot be clustered by columns.",
+            next="Omit clusterBy; use partitionBy, or sort the rows before they are written.",
+        )
+        raise to_spark_error(error)
     if _mode(self) == "overwrite":
         _check_overwrite(self, path)
     if hasattr(self, "_jwrite"):
@@ -257,6 +263,14 @@ def _write(original: Callable[..., Any], writer: Any, path: str | None) -> None:
         )
     except ArrowlogError as error:
         raise to_spark_error(error) from None
+
+
+def _is_clustered(writer: Any) -> bool:
+    if not hasattr(writer, "clusterBy"):  # Spark 3.5
+        return False
+    if hasattr(writer, "_jwrite"):
+        return bool(writer._jwrite.clusteringColumns().isDefined())  # noqa: SLF001 -- as above
+    return bool(getattr(writer._write, "clustering_cols", ()))  # noqa: SLF001 -- as above
 
 
 def _check_overwrite(writer: Any, path: str | None) -> None:

@@ -220,6 +220,11 @@ def test_errors_are_arrowlog_and_spark_errors(spark):
         spark.readStream.format("parquet").load("/nowhere/at-all")
 
 
+def test_clustering_is_refused(either, root):
+    with pytest.raises(arrowlog.InvalidRequest, match="cannot be clustered"):
+        rows(either).write.format("arrowlog").clusterBy("id").save(str(root))
+
+
 def test_paths_are_objects_or_text(either, root):
     rows(either).write.format("arrowlog").save(root)
     assert either.read.format("arrowlog").load(root).count() == 6
