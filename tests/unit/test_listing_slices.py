@@ -71,6 +71,7 @@ def test_slices_from_a_start_name_with_other_names_in_between():
         assert store.pages < 150
 
 
+@pytest.mark.thorough
 def test_concurrent_commits_and_cleanup_during_a_sliced_listing():
     """Names that exist all the time are listed, and versions are contiguous as in one listing."""
     rng = random.Random(11)

@@ -245,6 +245,7 @@ def test_lost_race_is_logged(tmp_path, lines, monkeypatch):
     assert lines("commit_landed")[-1].attempts == 2
 
 
+@pytest.mark.thorough
 def test_commit_of_unknown_outcome_is_logged_as_a_warning(tmp_path, lines, monkeypatch):
     table = create(tmp_path / "t", **{"commit.timeoutSeconds": 1})
     append(table)

@@ -96,6 +96,7 @@ def test_predicate_cannot_read_files_or_settings(table, where):
     assert table.version == 1
 
 
+@pytest.mark.thorough
 def test_long_in_lists_are_accepted():
     where = f"id IN ({', '.join(map(str, range(50_000)))})"
     assert parse_predicate(where, SCHEMA).understood

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import zipfile
 
+import pytest
+
 import arrowlog
 from arrowlog.spark.executors import _archive
 
@@ -27,10 +29,12 @@ def imported(archive, ending, *options):
     return done.stdout.strip()
 
 
+@pytest.mark.thorough
 def test_workers_import_compiled_modules():
     assert imported(_archive(), ".pyc") == arrowlog.__version__
 
 
+@pytest.mark.thorough
 def test_other_python_version_compiles_the_modules(tmp_path):
     """Compiled files begin with a magic number of the Python version."""
     other = tmp_path / "other.zip"

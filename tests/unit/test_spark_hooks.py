@@ -20,6 +20,7 @@ for name in ("pyspark.sql.readwriter", "pyspark.sql.connect.readwriter"):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "before",
     [

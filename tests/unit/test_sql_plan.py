@@ -110,6 +110,7 @@ def delta(root):
     return arrowlog.Table(root)
 
 
+@pytest.mark.thorough
 @pytest.mark.promise("scan.engines_agree")
 @pytest.mark.parametrize("make", [plain, with_checkpoint, with_state, delta])
 def test_sql_query_selects_the_files_of_the_plan(make, tmp_path):
