@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import arrowlog
+from arrowlog.errors import LogCorrupt
 from arrowlog.maintenance import cleanup
 from arrowlog.storage.local import LocalStore
 
@@ -142,3 +143,34 @@ def test_cleanup_survives_a_truncation_while_it_verifies_a_checkpoint(tmp_path, 
     monkeypatch.setattr(cleanup, "verify_checkpoint", truncate_first)
     assert table.cleanup().earliest_version == truncated[0]
     assert sorted_rows(open_table(tmp_path), truncated[0]) == [0, 1, 2]
+
+
+def test_manifests_are_deleted_before_parts_in_a_request_of_their_own(original, monkeypatch):
+    """A store deletes the files of one request in any order."""
+    requests, delete = [], LocalStore.delete
+
+    def delete_and_record(self, keys):
+        requests.append([key.rpartition("/")[2] for key in keys])
+        delete(self, keys)
+
+    monkeypatch.setattr(LocalStore, "delete", delete_and_record)
+    table = open_table(original)
+    first = f"{table.earliest_version:020d}.checkpoint"
+    table.truncate_history()
+    (manifest,) = [n for n, names in enumerate(requests) if f"{first}.json" in names]
+    (part,) = [n for n, names in enumerate(requests) if f"{first}.parquet" in names]
+    assert manifest < part
+
+
+def test_vacuum_beside_an_incomplete_checkpoint_says_what_to_do(original):
+    folder = original / "_transaction_log" / "_checkpoints"
+    (manifest,) = folder.glob("*.json")
+    kept = manifest.read_bytes()
+    open_table(original).truncate_history()
+    manifest.write_bytes(kept)  # a manifest whose part is gone: it may be restored
+    before = sorted(original.rglob("*.parquet"))
+    with pytest.raises(LogCorrupt, match=r"version 2 is incomplete.*truncate_history"):
+        open_table(original).vacuum("0s", force=True)
+    assert sorted(original.rglob("*.parquet")) == before
+    open_table(original).truncate_history()
+    check_intact(original)
